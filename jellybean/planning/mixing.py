@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jellybean.display import formats
-from jellybean_solver import WORKFLOW_SEPARATOR, Objective, Plan, selection_shares
+from jellybean_solver import WORKFLOW_SEPARATOR, Objective, Plan, selection_shares, whole_streams
 
 MOST_NAMED = 3  # workflows of those that mix alike
 
@@ -19,25 +19,22 @@ def selection_lines(plan: Plan) -> Iterator[str]:
     if not plan.mixes:
         return
     by_workflow: dict[str, list[str]] = {}
+    streams = {name for one in whole_streams(plan) for name in one.operators}
+    shared: dict[str, str] = {}
     for part in sorted(selection_shares(plan), key=lambda part: -part.share):
         mixed = [name for name in part.selection if plan.operator_by_name[name].others]
         if mixed and part.share > 0:
             variants = ", ".join(f"{_own(name)} {part.selection[name]}" for name in mixed)
+            shared[part.workflow] = "requests" if streams.isdisjoint(mixed) else "streams"
             by_workflow.setdefault(part.workflow, []).append(f"{formats.percent(part.share)} get {variants}")
     alike: dict[tuple[str, ...], list[str]] = {}
     for workflow, lines in by_workflow.items():
         alike.setdefault(tuple(lines), []).append(workflow)
     for lines_of_all, workflows in alike.items():
         if workflows == [""]:
-            yield from (line.replace(" get ", f" of the {_shared(plan, '')} get ", 1) for line in lines_of_all)
+            yield from (line.replace(" get ", f" of the {shared['']} get ", 1) for line in lines_of_all)
         else:
-            yield f"of the {_shared(plan, workflows[0])} of {_named(workflows)} {'; '.join(lines_of_all)}"
-
-
-def _shared(plan: Plan, workflow: str) -> str:
-    """What of a workflow gets one selection or another: requests, or whole streams where an operator keeps a state."""
-    is_whole = any(operator.state for operator in plan.operators if plan.workflow_of(operator.name) == workflow)
-    return "streams" if is_whole else "requests"
+            yield f"of the {shared[workflows[0]]} of {_named(workflows)} {'; '.join(lines_of_all)}"
 
 
 def _own(name: str) -> str:

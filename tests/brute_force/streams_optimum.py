@@ -1,7 +1,8 @@
 """The cheapest plan where requests come in whole streams, worker by worker: shares no code with the solver.
 
 Each worker of the fleet has a binary for each variant that it holds, and a whole number of streams for each operator,
-variant and rate. All streams are once on the fleet as it is, and once after each loss, with the same models held.
+variant and rate; of operators that answer other requests, any part of them. All are once on the fleet as it is, and
+once after each loss, with the same models held.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ Served = tuple[str, str, float]  # operator, variant, requests per second if all
 Worker = tuple[str, int]  # pool, number
 
 
-def best(problem: Problem, streams: int) -> float | None:
-    """USD per hour with a penalty; None if no plan is feasible."""
+def best(problem: Problem, streams: int, others: frozenset[str] = frozenset()) -> float | None:
+    """USD per hour with a penalty; None if no plan is feasible. `others`: operators of requests without streams."""
     slo = problem.slo
     values = []
     for ways in groups(problem, mixes=slo.mean_accuracy is not None):
         if slo.survives and slo.penalty_usd_per_h is not None:
-            values.append(_Program(problem, ways, streams, is_hard=True).best())
-        values.append(_Program(problem, ways, streams, is_hard=False).best())
+            values.append(_Program(problem, ways, streams, others, is_hard=True).best())
+        values.append(_Program(problem, ways, streams, others, is_hard=False).best())
     return min((value for value in values if value is not None), default=None)
 
 
@@ -38,6 +39,7 @@ class _Program:
     problem: Problem
     ways: list[Way]
     streams: int
+    others: frozenset[str]
     is_hard: bool  # the soft mean is met
 
     def best(self) -> float | None:
@@ -109,7 +111,8 @@ class _Program:
     def _flow(self, pools: dict[str, Pool], kind: str, lost: object) -> list[int]:
         """All streams, with everything there or after a loss; the columns of the ways, in streams."""
         problem, n = self.problem, float(self.streams)
-        taken = [self._column(0.0 if kind else way.usd_per_h / n, n, whole=True) for way in self.ways]
+        taken = [self._column(0.0 if kind else way.usd_per_h / n, n, whole=not self.others) for way in self.ways]
+        self._keep_whole(taken)
         self.rows.append((dict.fromkeys(taken, 1.0), n, n))
         for column, way in zip(taken, self.ways, strict=True):
             crossed = {tuple(pair) for pair in way.pairs}
@@ -134,7 +137,7 @@ class _Program:
                         lost,
                     )
                 ):
-                    column = self._column(0.0, n, whole=True)
+                    column = self._column(0.0, n, whole=name not in self.others)
                     row[column] = 1.0
                     self.rows.append(({column: 1.0, self.held[worker, name, chosen]: -n}, -math.inf, 0.0))
                     each = rate / n / problem.sites.get(tier, 1)
@@ -148,6 +151,16 @@ class _Program:
             lacks = {} if self.lacks is None else {self.lacks: 1.0}
             self.rows.append((row | lacks, mean - 1e-9, math.inf))
         return taken
+
+    def _keep_whole(self, taken: list[int]) -> None:
+        """Ways that differ for other requests only have a whole number of streams together."""
+        alike: dict[tuple[tuple[str, str, str], ...], dict[int, float]] = {}
+        for column, way in zip(taken, self.ways, strict=True):
+            names = sorted(way.selection.keys() - self.others)
+            key = tuple((name, way.selection[name], way.tiers[name]) for name in names)
+            alike.setdefault(key, {})[column] = 1.0
+        for row in alike.values() if self.others else ():
+            self.rows.append((row | {self._column(0.0, float(self.streams), whole=True): -1.0}, 0.0, 0.0))
 
     def _links(self, taken: list[int]) -> None:
         for link in self.problem.links:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from jellybean.documents.checks.checked import CheckedWorkflow
 from jellybean.documents.checks.tensors import ModelSignature, Port, misfits, shape_text
+from jellybean.documents.checks.workflow_checks import connected_sources
 from jellybean.documents.flow import Flow
 from jellybean.documents.schema.workflow import OperatorSpec, WorkflowDocument
 from jellybean.quantities import did_you_mean, quoted
@@ -56,19 +57,37 @@ def _depth(name: str, flow: Flow) -> int:
 
 def _check_sources(workflow: CheckedWorkflow, document: WorkflowDocument, operator: str) -> None:
     tree = workflow.tree
-    streams = {name: source.streams for name, source in document.sources.items()}
-    for name, source in document.sources.items():
-        if source.streams is None:
-            hint = "write streams: 200, the number of streams that its rate is made of"
-            tree.add(("sources", name), f"{operator} keeps a state by stream, and no number of streams", hint, key=True)
-        elif source.streams != next(filter(None, streams.values())):
-            tree.add(("sources", name, "streams"), "a chunk has one message of each source: their streams differ", "")
-        if source.deliver is Deliver.EVENTUALLY:
-            message = f"{operator} keeps a state by stream, whose chunks cannot be answered later, out of their order"
-            tree.add(("sources", name, "deliver"), message, "leave deliver out")
+    for sources in _sources_of_streams(document):
+        streams = {name: document.sources[name].streams for name in sources}
+        for name, count in streams.items():
+            if count is None:
+                hint = "write streams: 200, the number of streams that its rate is made of"
+                message = f"{operator} keeps a state by stream, and no number of streams"
+                tree.add(("sources", name), message, hint, key=True)
+            elif count != next(filter(None, streams.values())):
+                message = "a chunk has one message of each source: their streams differ"
+                tree.add(("sources", name, "streams"), message, "")
+            if document.sources[name].deliver is Deliver.EVENTUALLY:
+                message = (
+                    f"{operator} keeps a state by stream, whose chunks cannot be answered later, out of their order"
+                )
+                tree.add(("sources", name, "deliver"), message, "leave deliver out")
     if any(source.inputs is not None for source in document.sources.values()) and document.stream_ids is None:
         hint = "write stream_ids: data/heldout.npz#streams, the stream of each row; a stream's rows are in order"
         tree.add(("operators", operator, "state"), "the held-out inputs do not say their streams", hint, key=True)
+
+
+def _sources_of_streams(document: WorkflowDocument) -> list[list[str]]:
+    """The sources of each request that an operator with a state answers; sources of one rate make one request."""
+    if len({source.rate_per_s for source in document.sources.values()}) == 1:
+        return [[*document.sources]]
+    above: dict[str, set[str]] = {}
+    for name, operator in document.operators.items():
+        above[name] = {edge.upstream for edge in operator.inputs}
+    fed = {name for name, operator in document.operators.items() if operator.state is not None}
+    while more := {up for name in fed for up in above.get(name, ())} - fed:
+        fed |= more
+    return [sources for sources in connected_sources(document) if not fed.isdisjoint(sources)]
 
 
 def without_state(

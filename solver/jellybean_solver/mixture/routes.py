@@ -88,7 +88,7 @@ class PlanBuilder:
         for loss, own in after.items():
             lost = self._lost(loss)
             blocks = [self.blocks[number] for number in surviving(problem, self.blocks, lost.kind, lost.of)]
-            kept = {name for block in blocks for name in block.names if name not in self.streams}
+            kept = {name for block in blocks if not block.streams for name in block.names}  # a stream keeps its route
             rehearsed = [(own if key[0][0] in kept else flow).get(key, 0.0) for key in keys]
             weights = weights + REHEARSED / len(fallbacks) * np.array(rehearsed)
         audited = self._audited(keys, before, _route_weights([piece for piece in usual if self._is_audit(piece)]))

@@ -18,14 +18,17 @@ from jellybean_solver import (
     Problem,
     Sharing,
     Slo,
+    Source,
     StreamAssignment,
     Variant,
     evaluate,
     from_document,
     solve,
     to_document,
+    whole_streams,
 )
 from jellybean_solver.model.loss import RoutesAfterLoss, losses
+from jellybean_solver.model.route_drawing import own_routes
 from tests import plan_check
 from tests.brute_force import streams_optimum
 from tests.strategies import problems
@@ -79,6 +82,8 @@ def with_streams(problem: Problem, streams: int) -> Problem:
 
 def wholly_assigned(plan: Plan, weights: list[float], streams: int) -> None:
     """Each route has a whole number of streams, which the gateway's assignment gives it."""
+    routes = [replace(route, weight=weight) for route, weight in zip(plan.routes, weights, strict=True)]
+    weights = list(own_routes(routes, whole_streams(plan)[0].operators).values())
     counts = [weight * streams for weight in weights]
     assert counts == pytest.approx([round(count) for count in counts], abs=1e-6)
     assignment = StreamAssignment(weights)
@@ -129,9 +134,31 @@ def test_the_cheapest_plan_of_streams_that_bears_losses_is_that_of_a_program_ove
     _is_the_optimum(replace(problem, slo=slo))
 
 
-def _is_the_optimum(asked: Problem) -> None:
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=examples(20, nightly=1000))
+@given(
+    hearing(most_workers=2),
+    st.sampled_from((0.05, 0.1, 0.2)),
+    st.sampled_from((30.0, 50.0, 60.0, 70.0)),
+    st.booleans(),
+)
+def test_streams_beside_requests_of_another_rate(problem: Problem, busy: float, target: float, survives: bool) -> None:
+    """A source of another rate, which nothing joins, is answered request by request: its shares are not whole."""
+    look = operator("look", ["door"], *(variant(f"l{n}", {"box": busy * n, "gpu": busy * n / 2}) for n in (1, 2)))
+    table = {**problem.accuracy.table, "look": {"l1": 80.0, "l2": 95.0}}  # type: ignore[attr-defined]
+    asked = replace(
+        problem,
+        sources=(*problem.sources, Source("door", "edge", 4.0, 1e4)),
+        operators=(*problem.operators, look),
+        accuracy=Independent(table),
+        slo=Slo(accuracy=target, survives=(LossKind.WORKER,)) if survives else Slo(mean_accuracy=target),
+    )
+    _is_the_optimum(asked, frozenset({"look"}))
+
+
+def _is_the_optimum(asked: Problem, others: frozenset[str] = frozenset()) -> None:
     streams = asked.sources[0].streams
-    expected = streams_optimum.best(asked, streams)
+    expected = streams_optimum.best(asked, streams, others)
     solution = solve(asked, explained=False)
     plan = solution.plan
     event(f"{solution.status}, mixes {plan is not None and plan.mixes}, expected {expected is not None}")

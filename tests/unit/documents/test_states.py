@@ -141,3 +141,24 @@ def replace_hash(folder: Path, variant: str, sha256: str) -> None:
     path = folder / "workflow.yaml"
     text = path.read_text(encoding="utf-8")
     path.write_text(re.sub(rf"(models/{variant}\.onnx, sha256: )\w+", rf"\g<1>{sha256}", text), encoding="utf-8")
+
+
+def test_only_sources_that_a_state_answers_have_streams(folder: Path) -> None:
+    """A source of another rate, which nothing joins, is no part of a stream."""
+    other = "sources:\n  door: {tier: edge, rate: 3/s, message: 1 B}\n"
+    changes = {
+        "sources:\n": other,
+        "  remember:\n": "  open: {inputs: [door], variants: [only]}\n  remember:\n",
+    }
+    (folder / "profiles.yaml").write_text(
+        (folder / "profiles.yaml")
+        .read_text(encoding="utf-8")
+        .replace("operators:\n", "operators:\n  open: {only: {latency: {box: 1 ms}}}\n", 1),
+        encoding="utf-8",
+    )
+    assert problems(folder, changes) == []
+    assert [source.streams for source in build_problem(load_project(folder)).sources] == [0, 4]
+    same = problems(folder, {"rate: 3/s": "rate: 20/s"})
+    assert any("sources.door: remember keeps a state by stream, and no number of streams" in text for text in same), (
+        same
+    )
