@@ -192,20 +192,11 @@ def _calendar(draft: Draft, answer: Answer) -> Iterator[str]:
 
 def _frontier(draft: Draft, answer: Answer) -> Iterator[str]:
     """Each corner is the cheapest plan in which all have this accuracy. Budget and p99 are looked at afterwards."""
-    mixing = {one.may_mix for one in draft.workflows}
-    if answer.status != PLANNED or len(mixing) > 1:
+    if answer.status != PLANNED or len({one.may_mix for one in draft.workflows}) > 1:
         return
     for corner in answer.found["corners"]:
-        asked = _at_cost(draft, is_timed=False)
+        asked = _with_accuracy(_at_cost(draft, is_timed=False), corner.get("target", corner["accuracy"]))
         asked.budget_usd_per_h = None
-        for row in asked.rows:
-            row.accuracy = None
-        for workflow in asked.workflows:
-            workflow.penalty_usd_per_h = None
-            if workflow.may_mix or draft.workflows[0].may_mix:
-                workflow.mean_accuracy = corner.get("target", corner["accuracy"]) - 1e-6
-            else:
-                workflow.accuracy = corner["accuracy"] - 1e-6
         known, cost = best(asked), corner["cost_usd_per_h"]["total"]
         if known is None:
             yield f"accuracy {corner['accuracy']:.8g} is not feasible"
@@ -217,23 +208,56 @@ def _frontier(draft: Draft, answer: Answer) -> Iterator[str]:
             yield f"bound {corner['bound_usd_per_h']:.8g} of {corner['accuracy']:.8g} is above {known.value:.8g}"
 
 
-def _of_rate_cost(draft: Draft, answer: Answer) -> Iterator[str]:
-    if answer.status != PLANNED or any(operator.has_state for one in draft.workflows for operator in one.operators):
+def _with_accuracy(draft: Draft, accuracy: float) -> Draft:
+    """The project in which each workflow and site has this accuracy as target: the mean where it mixes variants."""
+    target = accuracy - 1e-6
+    for row in draft.rows:
+        row.accuracy = None
+    for workflow in draft.workflows:
+        workflow.penalty_usd_per_h = None
+        if workflow.mean_accuracy is not None:
+            workflow.mean_accuracy = target
+        else:
+            workflow.accuracy = target
+    return draft
+
+
+def _curve(draft: Draft, answer: Answer) -> Iterator[str]:
+    """Each point of a curve of two figures is feasible, and not cheaper than the best plan for its other figure."""
+    has_state = any(operator.has_state for one in draft.workflows for operator in one.operators)
+    mixing = {one.may_mix for one in draft.workflows}
+    if answer.status != PLANNED or len(mixing) > 1 or draft.workflows[0].objective == "mean_accuracy":
         return
-    asked = _at_cost(draft)
-    asked.budget_usd_per_h = None
+    of = {answer.found["x"], answer.found["y"]}
+    if has_state and "rate" in of:
+        return
     for point in answer.found["points"]:
         if not point["feasible"]:
             continue
-        known = best(scaled(asked, point["rate"] / draft.workflows[0].sources[0].rate_per_s * (1 - 1e-9)))
+        asked = _at_cost(draft, is_timed=False)
+        if "cost" in of:
+            asked.budget_usd_per_h = None
+        if "accuracy" in of:
+            asked = _with_accuracy(asked, point["fixed"])
+        if "rate" in of:
+            stated = _first_rate(draft)
+            asked = scaled(asked, point["rate"] / stated * (1 - 1e-9))
+        known = best(asked)
         if known is None:
-            yield f"rate {point['rate']:.6g} is not feasible"
-        elif point["cost"] < known.bound - _tolerance(draft) * known.value - 1e-6:
-            soft = any(one.penalty_usd_per_h or one.worth_usd_per_h for one in draft.workflows)
-            if not soft:
-                yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, below {known.bound:.8g}"
-        elif not _is_relaxed(draft) and point["certificate"]["bound"] > known.value * (1 + MIXED) + 1e-6:
-            yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, above {known.value:.8g}"
+            yield f"the point at {point['fixed']:.6g} is not feasible"
+        elif "cost" in of and point["cost"] < known.value * (1 - MIXED) - _penalties(draft, known) - 1e-6:
+            yield f"the point at {point['fixed']:.6g} for {point['cost']:.8g}, below {known.bound:.8g}"
+
+
+def _first_rate(draft: Draft) -> float:
+    """The rate of the first source of a plan, which curves name."""
+    rate = draft.rows[0].rate_per_s if draft.rows else None
+    return draft.workflows[0].sources[0].rate_per_s if rate is None else rate
+
+
+def _penalties(draft: Draft, known: Optimum) -> float:
+    """What may be penalty of the best plan's value."""
+    return known.value if any(one.penalty_usd_per_h is not None for one in draft.workflows) else 0.0
 
 
 CHECKS: dict[str, Callable[[Draft, Answer], Iterator[str]]] = {
@@ -243,5 +267,7 @@ CHECKS: dict[str, Callable[[Draft, Answer], Iterator[str]]] = {
     "add": _add,
     "calendar": _calendar,
     "frontier": _frontier,
-    "of rate-cost": _of_rate_cost,
+    "of latency-cost": _curve,
+    "of rate-cost": _curve,
+    "of accuracy-rate": _curve,
 }

@@ -6,6 +6,7 @@ Times are in seconds, sizes in bytes, rates per second, prices in USD per hour a
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 NAMES = ("small", "large", "huge")  # of variants
@@ -187,6 +188,45 @@ class Draft:
         if self.is_several:
             return replace(self, workflows=self.workflows[:-1])
         return replace(self, rows=self.rows[:-1])
+
+
+@dataclass(frozen=True)
+class Served:
+    """A workflow in one place: of all sites that are alike, or of one row. `tier`: what its first tier is called."""
+
+    name: str
+    workflow: Workflow
+    tier: str
+    sites: int
+    row: Site | None
+
+    def renamed(self, tiers: tuple[str, ...] | None, first: str) -> tuple[str, ...] | None:
+        return None if tiers is None else tuple(self.tier if tier == first else tier for tier in tiers)
+
+
+def served(draft: Draft) -> Iterator[Served]:
+    """Each workflow, in each site if they differ."""
+    first = draft.tiers[0]
+    for workflow in draft.workflows:
+        if not draft.rows:
+            yield Served(workflow.name, workflow, first, draft.sites.get(first, 1), None)
+        for row in draft.rows:
+            changed = replace(workflow)
+            if workflow is not draft.workflows[0]:
+                yield Served(f"{row.name}/{workflow.name}", changed, f"{first}/{row.name}", 1, row)
+                continue
+            if row.accuracy is not None:
+                changed.accuracy = row.accuracy
+            if row.rate_per_s is not None:
+                changed.sources = [
+                    replace(source, rate_per_s=row.rate_per_s) if source.name == "camera" else source
+                    for source in workflow.sources
+                ]
+            if row.worth_usd_per_h is not None:
+                changed.worth_usd_per_h = row.worth_usd_per_h
+            if row.priority is not None:
+                changed.priority = row.priority
+            yield Served(f"{row.name}/{workflow.name}", changed, f"{first}/{row.name}", 1, row)
 
 
 def scaled(draft: Draft, factor: float) -> Draft:

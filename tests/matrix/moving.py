@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.brute_force.pattern_program import Block, Fleet, Held, Model, Optimum, Pattern, Program, all_sets
-from tests.matrix.draft import GIB, Draft
-from tests.matrix.patterns import program, served
+from tests.matrix.draft import GIB, Draft, served
+from tests.matrix.patterns import program
 
 Running = list[tuple[str, frozenset[Model]]]  # pool, and the models that one worker holds
 

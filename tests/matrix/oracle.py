@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from tests.brute_force.pattern_program import Block, Optimum, Program
-from tests.matrix.draft import Draft
-from tests.matrix.patterns import program, served
+from tests.matrix.draft import Draft, served
+from tests.matrix.patterns import program
 
 
 def best(draft: Draft, *, limit_s: float = 20.0) -> Optimum | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tests.brute_force.pattern_program import Block, Fleet, Model, Pair, Pattern, Workers
-from tests.matrix.draft import GIB, Cascade, Draft, Operator, Site, Times, Variant, Workflow
+from tests.matrix.draft import GIB, Cascade, Draft, Operator, Served, Site, Times, Variant, served
 
 BATCH_SAVES = 0.02  # a larger batch must save more of the time per request
 LOSSES = {"1 worker": "worker", "1 link": "link", "1 site": "site", "1 spot worker": "spot worker"}
@@ -48,45 +48,6 @@ class Graph:
     form: str
     accuracy: float
     nodes: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Served:
-    """A workflow in one place: of all sites that are alike, or of one row. `tier`: what its first tier is called."""
-
-    name: str
-    workflow: Workflow
-    tier: str
-    sites: int
-    row: Site | None
-
-    def renamed(self, tiers: tuple[str, ...] | None, first: str) -> tuple[str, ...] | None:
-        return None if tiers is None else tuple(self.tier if tier == first else tier for tier in tiers)
-
-
-def served(draft: Draft) -> Iterator[Served]:
-    """Each workflow, in each site if they differ."""
-    first = draft.tiers[0]
-    for workflow in draft.workflows:
-        if not draft.rows:
-            yield Served(workflow.name, workflow, first, draft.sites.get(first, 1), None)
-        for row in draft.rows:
-            changed = replace(workflow)
-            if workflow is not draft.workflows[0]:
-                yield Served(f"{row.name}/{workflow.name}", changed, f"{first}/{row.name}", 1, row)
-                continue
-            if row.accuracy is not None:
-                changed.accuracy = row.accuracy
-            if row.rate_per_s is not None:
-                changed.sources = [
-                    replace(source, rate_per_s=row.rate_per_s) if source.name == "camera" else source
-                    for source in workflow.sources
-                ]
-            if row.worth_usd_per_h is not None:
-                changed.worth_usd_per_h = row.worth_usd_per_h
-            if row.priority is not None:
-                changed.priority = row.priority
-            yield Served(f"{row.name}/{workflow.name}", changed, f"{first}/{row.name}", 1, row)
 
 
 def utilisation(draft: Draft) -> float:
