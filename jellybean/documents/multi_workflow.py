@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents.cascades.cascade import NEEDS_MODELS, Cascade, check_measured, without_cascades
+from jellybean.documents.cascades.cascade import Cascade, check_measured, without_cascades
 from jellybean.documents.cascades.checked import CheckedProject
 from jellybean.documents.checks.audit_checks import check_audit
 from jellybean.documents.checks.model_fit import Models
@@ -154,7 +154,7 @@ def _load(
     cascades: dict[str, tuple[Cascade, ...]] = {}
     for name in folders:
         written = validate_tree(WorkflowDocument, trees[name]["workflow"])
-        workflows[name], cascades[name] = without_cascades(written, NEEDS_MODELS if profiles and not files else "")
+        workflows[name], cascades[name] = without_cascades(written, has_files=files or not profiles)
         if profiles:
             profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
             check_measured(written, profiled[name])
@@ -183,7 +183,7 @@ def _load(
     for name, project in projects.items():
         checked = CheckedProject(workflows[name], in_any_site, profiled.get(name), models[name])
         of_sites = replace(project, site_table=None if table is None else table.of_workflow(name))
-        own = with_cascades(of_sites, checked, cascades[name] if files else ())
+        own = with_cascades(of_sites, checked, cascades[name] if files or profiles else (), files=files)
         projects[name] = replace(own, accept_stale=accept_stale)
     stated = last_of_each_path(overrides)
     if table is not None:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from jellybean.documents.cascades.cascade import (
-    NEEDS_MODELS,
     Cascade,
     check_measured,
     without_cascades,
@@ -225,7 +224,7 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     written = validate_tree(WorkflowDocument, trees["workflow"])
     infrastructure = validate_tree(InfrastructureDocument, trees["infrastructure"])
     several = infrastructure.document is not None and infrastructure.document.site_files
-    workflow, cascades = without_cascades(written, NEEDS_MODELS if profiles and not files else "")
+    workflow, cascades = without_cascades(written, has_files=files or not profiles)
     check_audit(workflow)
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
     check_measured(written, profiled)
@@ -250,15 +249,18 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
         raise DocumentError(problems)
     project = checked_project(directory, workflow.document, infrastructure.document, profiled, models, files=files)
     project = replace(project, site_table=None if table is None else table.of_workflow(name))
-    return with_cascades(project, CheckedProject(workflow, in_any_site, profiled, models), cascades if files else ())
+    checked = CheckedProject(workflow, in_any_site, profiled, models)
+    return with_cascades(project, checked, cascades if files or profiles else (), files=files)
 
 
-def with_cascades(project: Project, checked: CheckedProject, cascades: Sequence[Cascade]) -> Project:
+def with_cascades(
+    project: Project, checked: CheckedProject, cascades: Sequence[Cascade], *, files: bool = True
+) -> Project:
     """The project with an alternative for each cascade. DocumentError if one of them is not right."""
     alternatives: list[Project] = []
     for cascade in cascades:
         if (found := checked_cascade(cascade, checked)) is not None:
-            own = checked_project(project.directory, *found)
+            own = checked_project(project.directory, *found, files=files)
             replaced = {(cascade.operator, variant) for variant in cascade.whole.variants}
             others = [one for one in project.stale if not {(e.operator, e.variant) for e in one.entries} <= replaced]
             own = replace(own, infrastructure=project.infrastructure, site_table=project.site_table)

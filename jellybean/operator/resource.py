@@ -27,6 +27,7 @@ from jellybean.documents import (
     require_current,
     written_projects,
 )
+from jellybean.documents.cascades.expansion import stated_flows
 from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings, with_label_rules
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref
@@ -35,7 +36,7 @@ from jellybean.documents.schema.fields import AUTO, FROM_DOCUMENT, DocumentModel
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.documents.schema.profiles import without_provenance
 from jellybean.documents.schema.validation import plain_message
-from jellybean.errors import DocumentError, DocumentProblem, InputError, StaleProfilesError
+from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import (
     CRD_API_VERSION,
@@ -329,8 +330,7 @@ def stated_profiles(spec: Object) -> str:
 def to_resource(project: AnyProject, kubernetes: KubernetesDocument) -> dict[str, Any]:
     """A project as a resource, with every value in its long form. ValueError without profiles.
 
-    DocumentError if it is deployed to several clusters. InputError if a workflow has cascades: the operator does not
-    have the models, and does not know what flows in one.
+    DocumentError if it is deployed to several clusters.
     """
     _refuse_clusters(_dump(kubernetes))
     parts = written_projects(project)
@@ -355,13 +355,11 @@ def _workflow_part(project: Project) -> dict[str, Any]:
     """A workflow with its profiles, as the spec states them."""
     if project.profiles is None:
         raise ValueError("a resource has profiles")
-    for own in project.alternatives:
-        name = " ".join(own.chosen_cascade or ())
-        raise InputError(f"`jellybean render --resource` does not know cascades: remove {name} from the variants")
     workflow = _dump(project.workflow)
     _state_measured(project.workflow, project.profiles, workflow)
     _name_modules(project, workflow)
     _name_files(project, workflow)
+    _state_cascades(project, workflow)
     profiles = _dump(without_provenance(project.profiles) if project.accept_stale else project.profiles)
     return {**{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS}, "profiles": profiles}
 
@@ -397,6 +395,14 @@ def _name_files(project: Project, dumped: dict[str, Any]) -> None:
             if found is not None and found.files:
                 files = {file.path: file.sha256 for file in found.files}
                 dumped["operators"][name]["variants"][variant]["files"] = files
+
+
+def _state_cascades(project: Project, dumped: dict[str, Any]) -> None:
+    """Add the cascades to the spec, with what flows in them, as the operator has no models to read that from."""
+    for own in project.alternatives:
+        if (cascade := own.cascade) is not None:
+            spec = cascade.spec.model_copy(update={"flows": stated_flows(cascade, own.workflow)})
+            dumped["operators"][cascade.operator]["variants"][cascade.variant] = {"cascade": _dump(spec)}
 
 
 def _dump(document: DocumentModel) -> dict[str, Any]:

@@ -70,6 +70,12 @@ class Cascade:
         return part_name(self.operator, THEN)
 
     @property
+    def is_served(self) -> bool:
+        """True if its variants have models."""
+        first = self.whole.variants.get(self.spec.first)
+        return first is not None and first.is_served
+
+    @property
     def variants(self) -> dict[str, str]:
         """Each of the four operators -> its variant."""
         return {
@@ -90,10 +96,12 @@ def readers(workflow: WorkflowDocument, operator: str) -> Iterator[InputSpec]:
     return (edge for spec in workflow.operators.values() for edge in spec.inputs if edge.upstream == operator)
 
 
-def without_cascades(workflow: CheckedWorkflow, refused: str = "") -> tuple[CheckedWorkflow, tuple[Cascade, ...]]:
+def without_cascades(
+    workflow: CheckedWorkflow, *, has_files: bool = True
+) -> tuple[CheckedWorkflow, tuple[Cascade, ...]]:
     """The workflow without its cascades, and those of them that are stated rightly; problems are added to its tree.
 
-    `refused`: why the workflow may have none.
+    `has_files`: those of its models are there, so that what flows in a cascade can be read from them.
     """
     document = workflow.document
     if document is None:
@@ -108,7 +116,9 @@ def without_cascades(workflow: CheckedWorkflow, refused: str = "") -> tuple[Chec
         return workflow, ()
     right: list[Cascade] = []
     for cascade in stated:
-        problems = [(cascade.path, refused, "remove it")] if refused else [*_problems(cascade)]
+        problems = [*_problems(cascade)]
+        if not has_files and cascade.is_served and cascade.spec.flows is None:
+            problems.append((cascade.path, NEEDS_MODELS, "write `flows`, as `jellybean render --resource` does"))
         for path, message, hint in problems:
             workflow.tree.add(path, message, hint)
         right += [] if problems else [cascade]

@@ -57,7 +57,9 @@ def checked_cascade(cascade: Cascade, project: CheckedProject) -> Expanded | Non
             project.workflow.tree.add(cascade.path, error.message, error.hint)
             return None
     document = cascade_workflow(cascade, plain, tensors)
-    models = _signatures(cascade, document, project.models) if tensors is not None else project.models
+    models = project.models
+    if tensors is not None and own:
+        models = _signatures(cascade, document, models)
     workflow = CheckedDocument(Tree(project.workflow.tree.file), document)
     infrastructure = CheckedDocument(Tree(project.infrastructure.tree.file), fleet)
     flow = check_workflow(workflow, infrastructure)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jellybean.documents.cascades.cascade import Cascade
 from jellybean.documents.checks.tensors import ModelSignature, Port, Sizes, Tensor, shape_text
+from jellybean.documents.schema.cascade import CascadeFlows, FlowSpec
 from jellybean.documents.schema.workflow import (
     MEASURED,
     InputSpec,
@@ -31,7 +32,13 @@ class CascadeTensors:
 
 
 def tensors_of(cascade: Cascade, models: Mapping[str, ModelSignature]) -> CascadeTensors:
-    """The tensors of a cascade whose variants have these signatures. InvalidValueError if they do not go together."""
+    """The tensors of a cascade whose variants have these signatures. InvalidValueError if they do not go together.
+
+    Without signatures they are those that the cascade states.
+    """
+    if not models and cascade.spec.flows is not None:
+        flows = cascade.spec.flows
+        return CascadeTensors(*map(_stated, (flows.scores, flows.data, flows.answer)))
     first, then = models[cascade.spec.first], models[cascade.spec.then]
     output = cascade.spec.condition.output
     scores = first.output(output)
@@ -47,6 +54,24 @@ def tensors_of(cascade: Cascade, models: Mapping[str, ModelSignature]) -> Cascad
     if len(answers) < 2:
         raise InvalidValueError(f"its variants do not both have the output {cascade.answer_output}", "name it in both")
     return CascadeTensors(_sized(scores), _common("takes", *given), _common("answers with", *answers))
+
+
+def _stated(flow: FlowSpec) -> Tensor:
+    return Tensor(flow.dtype, (None, *(None if size < 0 else size for size in flow.shape)))
+
+
+def stated_flows(cascade: Cascade, document: WorkflowDocument) -> CascadeFlows | None:
+    """What flows in a cascade of models, from the arguments of its steps. `document`: the workflow with it."""
+    unsure, answer = (
+        document.operators[name].variants[cascade.variant].arguments for name in (cascade.unsure, cascade.operator)
+    )
+    if not unsure:
+        return None
+    return CascadeFlows(
+        scores=FlowSpec(dtype=unsure["score_dtype"], shape=list(unsure["classes"])),
+        data=FlowSpec(dtype=unsure["dtype"], shape=list(unsure["shape"])),
+        answer=FlowSpec(dtype=answer["dtype"], shape=list(answer["shape"])),
+    )
 
 
 def _sized(port: Port) -> Tensor:

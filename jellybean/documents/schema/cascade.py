@@ -58,6 +58,21 @@ ConditionText = Annotated[
 ]
 
 
+class FlowSpec(DocumentModel):
+    """A tensor that flows between parts of a cascade."""
+
+    dtype: str = Field(description="Its element type: float32.")
+    shape: list[int] = Field(default=[], description="Its sizes without the rows; -1 where they may differ.")
+
+
+class CascadeFlows(DocumentModel):
+    """What flows between the parts of a cascade."""
+
+    scores: FlowSpec = Field(description="The output of the first variant that `when` compares.")
+    data: FlowSpec = Field(description="What both variants take.")
+    answer: FlowSpec = Field(description="What both variants answer with.")
+
+
 class CascadeSpec(DocumentModel):
     """A variant made of two others: `first` sees every request, `then` those that the first is not sure of."""
 
@@ -66,6 +81,12 @@ class CascadeSpec(DocumentModel):
     when: ConditionText = Field(
         description="When the first is not sure: confidence < 0.8 (the highest value of that output of the first "
         "variant), or softmax(scores) < 0.8 (the highest of its softmax)."
+    )
+
+    flows: CascadeFlows | None = Field(
+        default=None,
+        description="What flows between its parts, where the files of its models are not: in resources, which "
+        "`render --resource` writes. Elsewhere it is read from the models.",
     )
 
     @property

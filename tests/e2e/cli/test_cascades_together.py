@@ -12,20 +12,8 @@ import pytest
 
 from jellybean.serving import Client, running_state
 from tests.support.command_line import jellybean
-from tests.support.two_scales import make_two_scales
+from tests.support.two_cascades import make_two_cascades
 
-CASCADE = '      both: {cascade: {first: two, then: five, when: "y < 8"}}\n'
-PROFILES = """\
-cascades:
-  first:
-    both:
-      operators:
-        first.first: {two: {message: 16 B, latency: {box: 16 ms}}}
-        first.unsure: {both: {message: 16 B, latency: {box: 1 ms}, children: [75 %, 25 %]}}
-        first.then: {five: {message: 16 B, latency: {box: 60 ms}}}
-        first: {both: {message: 16 B, latency: {box: 1 ms}}}
-      accuracy: {independent: {first: {both: 93}, last: {last: 100}}}
-"""
 BETTER = ("--set", "shop.slo.accuracy=90", "--set", "yard.slo.accuracy=90")  # one box with cascades, two without
 BUSY = ("--set", "shop.sources.x.rate=40/s")  # two boxes with cascades, one with `two`
 NO_TARGET = ("--set", "shop.slo.latency_p99=null", "--set", "yard.slo.latency_p99=null")
@@ -34,14 +22,7 @@ SURE, UNSURE = np.array([[1, 2, 3, 4]], np.float32), np.array([[1, 2, 3, 3.9]], 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    folder = make_two_scales(tmp_path / "two")
-    for name in ("shop", "yard"):
-        workflow, profiles = (folder / "workflows" / name / f"{file}.yaml" for file in ("workflow", "profiles"))
-        text = workflow.read_text(encoding="utf-8").replace("  last:\n", f"{CASCADE}  last:\n", 1)
-        workflow.write_text(text, encoding="utf-8")
-        text = profiles.read_text(encoding="utf-8").replace("box: 24 ms", "box: 60 ms")
-        profiles.write_text(text + PROFILES, encoding="utf-8")
-    return folder
+    return make_two_cascades(tmp_path / "two")
 
 
 def planned(folder: Path, *options: str) -> dict[str, Any]:

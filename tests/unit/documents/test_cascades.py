@@ -267,9 +267,15 @@ def test_what_the_profiles_lack(folder: Path, old: str, new: str, message: str) 
         load_project(folder)
 
 
-def test_where_there_are_no_cascades(folder: Path) -> None:
-    """Where the models' files are not: told, not left out silently."""
-    with pytest.raises(DocumentError, match="what flows in it is read from them"):
+def test_without_the_models_files_what_flows_must_be_stated(folder: Path) -> None:
+    """Variants without models have nothing that flows."""
+    assert build_problem(load_project(folder, files=False)) == build_problem(load_project(folder))
+    models = "{model: models/NAME.onnx, sha256: " + 64 * "a" + "}"
+    text = WORKFLOW
+    for name in ("small", "large"):
+        text = text.replace(f"{name}: {{}}", f"{name}: {models.replace('NAME', name)}")
+    write(folder, text)
+    with pytest.raises(DocumentError, match=r"what flows in it is read from them.*write `flows`"):
         load_project(folder, files=False)
 
 
