@@ -2,6 +2,7 @@ from .cascades.cascade import FIRST as FIRST
 from .cascades.cascade import THEN as THEN
 from .cascades.cascade import UNSURE as UNSURE
 from .cascades.cascade import part_name as part_name
+from .cascades.expansion import stated_flows as stated_flows
 from .cascades.measured import profiles_of as profiles_of
 from .cascades.measured import with_cascade as with_cascade
 from .checks.foreign_files import DAMAGED as DAMAGED
