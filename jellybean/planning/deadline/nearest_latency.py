@@ -81,12 +81,15 @@ class NearestLatency:
         self.fastest, self.high_s = judge.fastest, judge.fastest_s
         self.cheapest, self.ended_by = cheapest, ""
 
-    def run(self) -> Nearest:
-        """Narrow the range, then minimise the cost at its upper end.
+    def run(self) -> Nearest | None:
+        """Narrow the range, then minimise the cost at its upper end; None if no plan is known to have a finite p99.
 
-        Where plans may mix variants the range is that of plans of one selection, which take less time to search: the
-        search of mixtures is given its upper end.
+        That is where time ended before a simulation, as the closed form has none for full links. Where plans may mix
+        variants the range is that of plans of one selection, which take less time to search: the search of mixtures is
+        given its upper end.
         """
+        if math.isinf(self.high_s):
+            return None
         if not self.problem.may_mix:
             self._narrow()
         elif self.problem.objective is Objective.COST:
@@ -105,7 +108,10 @@ class NearestLatency:
                 break
             self.low_s = max(self.low_s, seconds)
         plan = self.fastest if self.ended_by else self.cheapest
-        targeted = with_longest_target(self.problem, self._accepted_s(plan))
+        accepted_s = self._accepted_s(plan)
+        if math.isinf(accepted_s):
+            return None
+        targeted = with_longest_target(self.problem, accepted_s)
         return Nearest(with_targets_of(targeted, plan), targeted, self.low_s, self.ended_by)
 
     def _narrow(self) -> None:

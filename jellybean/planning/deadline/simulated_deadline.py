@@ -120,15 +120,17 @@ def _in_time(
         reasons = refused.reasons if refused is not None else ()
     except SolverError as error:
         reasons = (str(error),)
-    # The nearest target is sought for few workflows, and without losses, of which the judge sees what is left of plans.
-    if not thorough or not nearest or problem.survives or has_many_workflows(problem):
-        return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
 
     def second_half(done: float, total: float, label: str) -> None:
         progress(total + done, 2 * total, label)
 
-    search = NearestLatency(problem, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
-    found = search.run()
+    found = None
+    # The nearest target is sought for few workflows, and without losses, of which the judge sees what is left of plans.
+    if thorough and nearest and not problem.survives and not has_many_workflows(problem):
+        left_s = clock.share(SEARCH_PART).left()
+        found = NearestLatency(problem, solution.plan, judge, gap, left_s, second_half).run()
+    if found is None:
+        return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
     if found.targeted is problem:
         late, meeting = judged_so_far(stressed(solution.plan)) or quick, _certified(problem, solution, found)
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
