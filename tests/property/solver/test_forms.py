@@ -22,6 +22,7 @@ from jellybean_solver import (
     Slo,
     Variant,
     Verdict,
+    add_workflows,
     as_planned,
     combine_workflows,
     evaluate,
@@ -286,3 +287,34 @@ def test_plans_with_forms_are_judged_after_each_loss(case: tuple[Problem, Option
 
 def test_a_head_has_a_name_of_its_own() -> None:
     assert head_name("answer") == "answer.head"
+
+
+@pytest.mark.timeout(1800 if NIGHTLY else 120)
+@settings(max_examples=examples(6, nightly=200), deadline=None)
+@given(several())
+def test_a_workflow_is_added_in_its_best_form_beside_one_in_its_own(
+    case: tuple[Problem, dict[str, Problem], dict[str, Options]],
+) -> None:
+    _, parts, drawn = case
+    parts = {name: replace(one, slo=Slo(one.slo.accuracy)) for name, one in parts.items()}
+    formed = {name: with_options(one, drawn[name]) for name, one in parts.items()}
+    alone = combine_workflows("both", {"a": formed["a"]})
+    before = solve(alone).plan
+    assume(before is not None)
+    assert before is not None
+    used = {name.removeprefix("a/"): form for name, form in chosen_in(before, alone).items()}
+    stays = in_forms(formed["a"], used)
+    assert stays is not None
+    costs = [
+        plan.cost.total_usd_per_h
+        for one in every(parts["b"], drawn["b"])
+        if (plan := add_workflows(combine_workflows("both", {"a": stays, "b": one}), before).solution.plan) is not None
+    ]
+    both = combine_workflows("both", formed)
+    plan = add_workflows(both, before).solution.plan
+    event(f"plan {plan is not None}, from a form {bool(used)}")
+    if plan is None:
+        assert not costs
+        return
+    assert plan.cost.total_usd_per_h == pytest.approx(min(costs), rel=1e-6, abs=1e-6)
+    assert evaluate(both, plan).complaints == ()
