@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from jellybean.planning.deadline.predicted_latency import PredictedLatency, predicted_of_all, predictions
+from jellybean.planning.deadline.predicted_latency import predicted_of_all, predictions
 from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
+from jellybean.planning.deadline.stated_latency import PredictedLatency
 from jellybean.planning.simulation import highest_sustained_rate, is_search_limit, seeds_of, simulate_plan
 from jellybean_solver import (
     OutOfTimeError,

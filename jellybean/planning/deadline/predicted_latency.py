@@ -18,14 +18,11 @@ from functools import cached_property
 from statistics import median, stdev
 from typing import Any, TypeVar
 
-from jellybean.display import formats
 from jellybean.planning.deadline.second_process import SIMULATIONS
+from jellybean.planning.deadline.stated_latency import PredictedLatency, breach_text
 from jellybean.planning.simulation import (
     SEEDS,
-    load_by_link,
-    load_by_worker,
     seeds_of,
-    unloaded_latency_s,
 )
 from jellybean_protos import plan_format
 from jellybean_solver import (
@@ -36,7 +33,6 @@ from jellybean_solver import (
     Slo,
     deadlines_s,
     json_values,
-    margin_of_plan,
     p99_by_workflow,
     stressed,
     with_deadlines,
@@ -56,25 +52,6 @@ _cached: dict[tuple[str, int], _Figures] = {}  # (content hash of the plan, seed
 _cut_short: dict[tuple[str, int], _Figures] = {}  # the same of simulations that a time limit ended
 # Content hash of a plan -> limits one of which its first simulation is certain to exceed, and its latencies by then.
 _missed: dict[str, tuple[Mapping[str, float], Mapping[str, float]]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedLatency:
-    """Predicted latencies in seconds, p99 with its confidence interval, from `simulations` of `requests` each.
-
-    `complete`: made by the definition; otherwise simulations were left out because a decision needed no more, or for
-    lack of time. Without any `simulations` the p99 is the closed form, its interval the range of the closed form's
-    error, and the others are nan.
-    """
-
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    low_s: float
-    high_s: float
-    simulations: int
-    requests: int
-    complete: bool = True
 
 
 def predicted_p99(plan: Plan) -> Mapping[str, PredictedLatency]:
@@ -256,7 +233,7 @@ class Judged:
     @property
     def text(self) -> str:
         """The missed target with the largest excess; empty if all are met. Runs a simulation without queues."""
-        return "" if self.kept else _breach_text(self)
+        return "" if self.kept else breach_text(self.plan, self.p99, latency_targets(self.plan))
 
     def to_list(self) -> list[dict[str, Any]]:
         """JSON values, an item per target: the prediction, and the closed form with its measured error."""
@@ -390,35 +367,3 @@ def _is_met(p99_s: Sequence[float], target_s: float, seeds: int) -> bool:
 def _is_missed(p99_s: Sequence[float], target_s: float, seeds: int, far: float) -> bool:
     """True if the median over all seeds is certain to exceed the target, or the first sample is far above it."""
     return p99_s[0] >= far * target_s or sum(sample > target_s for sample in p99_s) > seeds // 2
-
-
-def _breach_text(judged: Judged) -> str:
-    """The missed target with the largest excess, as text; "about" if its p99 is not of all simulations."""
-    plan, targets_s, margin = stressed(judged.plan), latency_targets(judged.plan), margin_of_plan(judged.plan).text
-    worst = max(targets_s, key=lambda name: judged.p99[name].p99_s / targets_s[name])
-    p99 = judged.p99[worst]
-    prefix = f"{worst}: " if worst else ""
-    whole = formats.interval(p99.p99_s, p99.low_s, p99.high_s)
-    stated = whole if p99.complete else f"about {formats.duration(p99.p99_s)}"
-    made = f"{formats.count(p99.simulations, 'simulation')} of {p99.requests:,} requests"
-    if not p99.simulations:
-        made = "in closed form, as there was no time for a simulation"
-    unloaded_s = unloaded_latency_s(plan, workflow=worst)  # nan if there is no time for that
-    unloaded = f"mean latency over all routes with zero queueing delay {formats.duration(unloaded_s)}; "
-    within = f" with {margin}" if margin else ""
-    return (
-        f"{prefix}p99 latency{within} would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
-        f"({made}; {unloaded if math.isfinite(unloaded_s) else ''}{_busiest(plan)})"
-    )
-
-
-def _busiest(plan: Plan) -> str:
-    """The busiest worker with its utilisation; the busiest link with its share of the bandwidth if that is higher."""
-    workers, links = load_by_worker(plan), load_by_link(plan)
-    worker = max(workers, key=workers.__getitem__)
-    link = max(links, key=links.__getitem__, default=None)
-    if link is None or links[link] <= workers[worker]:
-        return f"busiest worker {worker} at utilisation {workers[worker]:.2f}"
-    bandwidth = plan.link_by_tiers[link].bandwidth_bytes_per_s or math.inf
-    share = f"{links[link]:.1%}".replace("%", " %")
-    return f"busiest link {' -> '.join(link)} at {share} of {formats.plain(bandwidth * 8e-6)} Mbit/s"
