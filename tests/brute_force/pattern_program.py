@@ -7,6 +7,7 @@ hold. Requests spread once with everything there and once after each loss, over 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ Pair = tuple[str, str]  # of tiers
 Row = dict[int, float]
 NOBODY = -1
 LITTLE = 1e-9
+MOST_SETS = 2000  # of models that a worker of a pool may hold: each is an integer column, and more take minutes
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,9 @@ def largest_sets(pool: Workers, models: list[Model], alone: frozenset[str]) -> l
     if pool.limit_bytes is None and not pool.is_exclusive:
         together = [model for model in models if model[0] in alone]
         rest = [model for model in models if model[0] not in alone]
-        found = [(*together, *held) for held in _choices(pool, rest)]
+        by_operator = [[one for one in rest if one[0] == name] for name in dict.fromkeys(name for name, _ in rest)]
+        _require_few(pool, math.prod(map(len, by_operator)))
+        found = [(*together, *held) for held in itertools.product(*by_operator)]
     else:
         found = _choices(pool, models)
     sets = [frozenset(held) for held in found if held]
@@ -307,11 +311,17 @@ def all_sets(pool: Workers, models: list[Model], alone: frozenset[str]) -> list[
 
 
 def _choices(pool: Workers, models: list[Model]) -> list[Held]:
-    """All sets of models that fit."""
+    """All sets of models that fit. TimeoutError if they are too many for a program."""
     found: list[Held] = [()]
     for model in models:
         found += [(*held, model) for held in found if pool.can_hold((*held, model))]
+        _require_few(pool, len(found))
     return found
+
+
+def _require_few(pool: Workers, number: int) -> None:
+    if number > MOST_SETS:
+        raise TimeoutError(f"a worker of {pool.name} may hold {number:,} sets of models")
 
 
 def solved(

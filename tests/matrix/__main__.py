@@ -75,8 +75,11 @@ def tried(case: Case, seeds: Iterable[int], limit_s: float, *, compared: bool) -
         found.append(ask(case.question, draft, limit_s))
         if found[-1].status == ERROR:
             print(f"!! {case.name} --seed {number}: {found[-1].message}", flush=True)
-        for words in disagreements(case.question, draft, found[-1]) if compared else ():
-            print(f"!! {case.name} --seed {number}: {words}", flush=True)
+        try:
+            for words in disagreements(case.question, draft, found[-1]) if compared else ():
+                print(f"!! {case.name} --seed {number}: {words}", flush=True)
+        except TimeoutError as error:
+            print(f"?? {case.name} --seed {number}: not compared: {error}", flush=True)
     return found
 
 
