@@ -14,7 +14,7 @@ from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.blocks import Block, blocks_of
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.routes import PlanBuilder
-from jellybean_solver.mixture.search import MixOutcome, best_mixture
+from jellybean_solver.mixture.search import FEW_WAYS, MixOutcome, best_mixture
 from jellybean_solver.mixture.seats import TIE, Goal, Mixture
 from jellybean_solver.mixture.ways import WayTable, all_ways
 from jellybean_solver.model.evaluate import evaluate
@@ -35,7 +35,6 @@ MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the ac
 STREAMS_GAP = (
     0.01  # likewise, for whole streams on more than `FEW_WAYS` ways: 108 ways on shared workers take 5 to 15 s
 )
-FEW_WAYS = 50
 
 
 def _without_ways(problem: Problem) -> Problem:
