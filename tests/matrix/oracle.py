@@ -16,6 +16,7 @@ def best(draft: Draft, *, limit_s: float = 20.0) -> Optimum | None:
     With priorities those of each level are decided together with those above, and stand from then on.
     """
     fleet, blocks, patterns = program(draft)
+    is_accuracy = draft.workflows[0].objective == "mean_accuracy"
     priorities = {one.name: one.workflow.priority for one in served(draft)}
     optional = {block.group for block in blocks if block.worth_usd_per_h is not None}
     gone: set[str] = set()
@@ -24,18 +25,20 @@ def best(draft: Draft, *, limit_s: float = 20.0) -> Optimum | None:
         own = {name for name in optional if priorities[name] == level}
         waiting = {name for name in optional if priorities[name] < level}
         known = Program(fleet, _decided(blocks, must, gone | waiting), patterns_of(patterns, gone | waiting))
-        found = known.best(limit_s=limit_s)
+        found = known.best(most_accurate=is_accuracy, limit_s=limit_s)
         left = own if found is None else found.left_out & own
         must |= own - left
         gone |= left
     kept = _decided(blocks, must, gone)
     if not kept:
         return None
-    is_accuracy = draft.workflows[0].objective == "mean_accuracy"
     result = Program(fleet, kept, patterns_of(patterns, gone)).best(most_accurate=is_accuracy, limit_s=limit_s)
     forgone = math.fsum(block.worth_usd_per_h or 0.0 for block in blocks if block.group in gone)
     if result is None or {block.group for block in kept} <= result.left_out:  # to serve nobody is no plan
         return None
+    if is_accuracy:  # of those that are left out it counts as 0
+        share = len({block.group for block in kept}) / len({block.group for block in blocks})
+        return Optimum(result.value * share, result.bound * share, result.left_out | gone)
     return Optimum(result.value + forgone, result.bound + forgone, result.left_out | gone)
 
 
