@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.fleet.exact_milp import ExactMilp
@@ -53,7 +53,7 @@ class LateCounts:
                 return bound if left < self.most else max(0.0, answer.bound)
             bound = max(bound, answer.bound)
             counts = milp.only_counts(answer.values) if left and bound < self.enough else None
-            plans = [] if counts is None else _only_plans(staff, left)
+            plans = [] if counts is None else _only_plans(staff, counts, left)
             if counts is None or not plans or any(self.meets(plan) for plan in plans) or limits.clock.left() == 0.0:
                 return bound
             left -= len(plans)
@@ -63,11 +63,18 @@ class LateCounts:
 NO_COUNTS = LateCounts(lambda plan: True, 0)
 
 
-def _only_plans(staff: Staff, most: int) -> list[Plan]:
+def _only_plans(staff: Staff, counts: Mapping[tuple[int, int], int], most: int) -> list[Plan]:
     """The plans with one place for each operator, by batch sizes; empty if they are more than `most`, or not valid."""
     network, assignment = staff.joint_lp.network, staff.assignment()
     if assignment is None:
         return []
+    # The assignment has no more exclusive workers than the load needs: those beyond are there to shorten queues.
+    kinds, groups = staff.joint_lp.kinds, []
+    kind_of = {pool.name: number for number, kind in enumerate(kinds.kinds) for pool in kind.pools}
+    for group in assignment.groups:
+        kind, operator = kind_of[group.pool], network.names.index(next(iter(group.shares)))
+        groups.append(replace(group, count=counts[kind, operator]) if kinds.exclusive[kind] else group)
+    assignment = replace(assignment, groups=tuple(groups))
     proof = Certificate.of(assignment.cost, 0.0, Termination.GAP)
     plan = build_plan(network, staff.selection, assignment, proof)
     evaluation = evaluate(network.problem, plan)

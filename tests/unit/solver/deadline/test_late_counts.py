@@ -96,6 +96,20 @@ def test_several_workers_that_share_an_operator_evenly_are_proven(sharing: Shari
     assert plan.certificate.bound == pytest.approx(bound)
 
 
+def test_each_number_of_workers_is_judged_by_a_plan_that_has_it() -> None:
+    """One worker could carry the load: the others are there for the queue."""
+    made, judged = _one_box_late(Sharing.EXCLUSIVE), list[int]()
+
+    def meets(plan: Plan) -> bool:
+        judged.append(len(plan.workers))
+        return len(plan.workers) >= 3
+
+    milp = exact_milp(Network(made), None, SearchLimits(0.0), deadline_s=1.0)
+    assert milp is not None
+    assert LateCounts(meets, 1_000).least_cost(milp, SearchLimits(0.0)) == pytest.approx(3.0)
+    assert judged == [1, 2, 3]
+
+
 def test_what_the_search_has_judged_is_not_judged_again() -> None:
     asked: list[int] = []
 
