@@ -87,7 +87,7 @@ def _called(workflow: str, selection: Mapping[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=examples(5, nightly=600))
+@settings(max_examples=examples(2, nightly=600))
 @given(of_one_workflow())
 def test_no_choice_is_better(case: Case) -> None:
     _is_best(*case)
