@@ -17,7 +17,7 @@ def test_no_plan_as_cheap_is_more_accurate(problem: Problem) -> None:
     cheapest = solve(problem)
     assume(cheapest.plan is not None and cheapest.plan.accuracy is not None)
     assert cheapest.plan is not None
-    found = more_accurate(problem, {}, cheapest).plan
+    found = more_accurate(problem, cheapest).plan
     assert found is not None
     assert found.slo == problem.slo
     assert evaluate(problem, found).complaints == ()
