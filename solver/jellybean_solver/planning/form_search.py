@@ -183,9 +183,11 @@ def most_solved(problem: Problem) -> int:
 
 def candidates(problem: Problem) -> Iterator[Candidate]:
     """The choices of forms of all workflows, lowest bound first."""
-    by_workflow = [_of_workflow(_reached(single), worth) for single, worth in _single_workflows(problem)]
+    by_workflow = [_of_workflow(_reached(single), most) for single, most in _single_workflows(problem)]
+    # The mean accuracy has the same weight for each workflow; costs are added up.
+    weight = 1.0 / len(by_workflow) if problem.objective is Objective.MEAN_ACCURACY else 1.0
     start = (0,) * len(by_workflow)
-    waiting, known = [(_sum(by_workflow, start), start)], {start}
+    waiting, known = [(weight * _sum(by_workflow, start), start)], {start}
     while waiting:
         bound, at = heapq.heappop(waiting)
         chosen = [listed[index].choice for listed, index in zip(by_workflow, at, strict=True)]
@@ -196,7 +198,7 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
             following = (*at[:number], at[number] + 1, *at[number + 1 :])
             if following[number] < len(listed) and following not in known:
                 known.add(following)
-                heapq.heappush(waiting, (_sum(by_workflow, following), following))
+                heapq.heappush(waiting, (weight * _sum(by_workflow, following), following))
 
 
 def _sum(by_workflow: Sequence[Sequence[Candidate]], at: Sequence[int]) -> float:
@@ -204,11 +206,13 @@ def _sum(by_workflow: Sequence[Sequence[Candidate]], at: Sequence[int]) -> float
 
 
 def _single_workflows(problem: Problem) -> Iterator[tuple[Problem, float]]:
-    """The problem of each workflow, and what it counts at most, as it may be left out at its worth."""
+    """The problem of each workflow, and what it counts at most, as it may be left out: at its worth, or as 0 %."""
     if not problem.workflows:
         yield problem, math.inf
     for workflow in problem.workflows:
         worth = workflow.worth_usd_per_h
+        if worth is not None and problem.objective is Objective.MEAN_ACCURACY:
+            worth = 100.0
         yield single_workflow(problem, workflow), math.inf if worth is None else worth
 
 
@@ -219,15 +223,18 @@ def _reached(problem: Problem) -> Problem:
     return replace(problem, pools=tuple(pool for pool in problem.pools if pool.name in used))
 
 
-def _of_workflow(problem: Problem, worth: float) -> Sequence[Candidate]:
-    """The choices of one workflow with their bounds, lowest first, and one entry for those beyond `MOST_CHOICES`."""
+def _of_workflow(problem: Problem, most: float) -> Sequence[Candidate]:
+    """The choices of one workflow with their bounds, lowest first, and one entry for those beyond `MOST_CHOICES`.
+
+    `most`: what it counts at most.
+    """
     found = [
-        Candidate(min(worth, least_value(changed)), choice)
+        Candidate(min(most, least_value(changed)), choice)
         for choice in choices(problem, MOST_CHOICES)
         if (changed := in_forms(problem, choice)) is not None
     ]
     if number_of_choices(problem) > MOST_CHOICES:
-        found.append(Candidate(min(worth, _least_of_any(problem)), None))
+        found.append(Candidate(min(most, _least_of_any(problem)), None))
     return sorted(found, key=lambda one: one.bound)
 
 

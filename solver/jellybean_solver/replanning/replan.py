@@ -356,7 +356,11 @@ def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search
         least_usd = 0.0 if decision.maximises_accuracy else candidate.bound * settings.horizon_h
         if left == 0 or (decision.best_usd is not None and least_usd >= decision.best_usd):
             break  # its lower bound is not below the incumbent, nor are those that follow
-        if candidate.choice == running or candidate.bound == math.inf:
+        if candidate.bound == math.inf:
+            continue
+        most = 100.0 - candidate.bound if decision.maximises_accuracy else None
+        if candidate.choice == running:
+            decision = replace(decision, accuracy_bound=_first_known(decision.accuracy_bound, most))
             continue
         left -= 1
         changed = None if candidate.choice is None else in_forms(problem, candidate.choice)
@@ -364,9 +368,15 @@ def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search
         if changed is not None and left:
             with suppress(OutOfTimeError):
                 found = decided(changed, instead=lambda: None)
-        least = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
-        decision = least if found is None else _better(decision, found, problem)
+        if found is None:
+            found = replace(decision, best=None, bound_usd=least_usd, accuracy_bound=most, tried=0)
+        found = replace(found, accuracy_bound=_first_known(found.accuracy_bound, most))
+        decision = _better(decision, found, problem)
     return decision
+
+
+def _first_known(*bounds: float | None) -> float | None:
+    return next((one for one in bounds if one is not None), None)
 
 
 def _better(decision: Replanned, found: Replanned, problem: Problem) -> Replanned:
@@ -394,5 +404,5 @@ def _rank(decision: Replanned, problem: Problem) -> tuple[float, ...]:
     for one in decision.best.left_out:
         if priorities[one.name] in out:
             out[priorities[one.name]] += one.worth_usd_per_h
-    lacks = -(decision.best.accuracy or 0.0) if decision.maximises_accuracy else 0.0
+    lacks = -(decision.best.mean_accuracy or 0.0) if decision.maximises_accuracy else 0.0
     return (*out.values(), lacks, decision.best_usd)
