@@ -150,11 +150,17 @@ def _unstartable(stated: AnyProject, reached: AnyProject) -> Iterator[str]:
 
 def startable(project: AnyProject, before: Plan) -> AnyProject:
     """The project with the workers that a change from a running plan can have: see `workers.W.max_starts`."""
-    fleet = project.infrastructure.startable_beside(Counter(worker.pool for worker in before.workers))
+    running = Counter(worker.pool for worker in before.workers)
+
+    def reached(one: Project) -> Project:
+        """The workflow on what it reaches of the fleet, which is not all where sites differ."""
+        fleet = one.infrastructure.startable_beside(running)
+        return replace(one, infrastructure=fleet, alternatives=tuple(map(reached, one.alternatives)))
+
     if isinstance(project, Project):
-        alternatives = tuple(replace(one, infrastructure=fleet) for one in project.alternatives)
-        return replace(project, infrastructure=fleet, alternatives=alternatives)
-    workflows = {name: replace(one, infrastructure=fleet) for name, one in project.workflows.items()}
+        return reached(project)
+    fleet = project.infrastructure.startable_beside(running)
+    workflows = {name: reached(one) for name, one in project.workflows.items()}
     return replace(project, infrastructure=fleet, workflows=workflows)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from jellybean.cli import run
-from jellybean.documents import load_any_project
+from jellybean.documents import build_problem, load_any_project
 from jellybean.errors import DocumentError
 from jellybean.planning.plan_file import read_document
+from jellybean.planning.replan import startable
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
 BUSY = ("--set", "sources.camera.rate=30/s")
@@ -74,3 +75,17 @@ def test_reserved_workers_are_not_started(shop: Path) -> None:
     options = ("workers.gpu.max_starts=1", "workers.gpu.terms=reserved")
     with pytest.raises(DocumentError, match="reserved workers run whether or not a plan uses them"):
         load_any_project(shop, options)
+
+
+def test_where_sites_differ_a_change_reaches_the_workers_that_a_plan_does(tmp_path: Path) -> None:
+    folder = write_shops(tmp_path)
+    assert run(["plan", str(folder)]) == 0
+    before = read_document(folder / "plan.json")[1]
+    project = load_any_project(folder)
+    assert build_problem(startable(project, before)) == build_problem(project)
+    limited = build_problem(startable(load_any_project(folder, ("workers.gpu.max_starts=0",)), before))
+    running = Counter(worker.pool for worker in before.workers)["gpu"]
+    assert [pool.count for pool in limited.pools if pool.name == "gpu"] == [running]
+    assert running < 6
+    berlin = [variant for one in limited.operators if one.name.startswith("berlin/") for variant in one.variants]
+    assert {pool for variant in berlin for pool in variant.service} == {"berlin/box", "gpu"}
