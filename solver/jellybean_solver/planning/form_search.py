@@ -92,12 +92,16 @@ class _FormSearch:
         return replace(whole, infeasibility=why, selections_tried=self.tried + whole.selections_tried)
 
     def _walk(self) -> None:
-        """Solve choices, lowest bound first, until none can be better, or as many as may be are solved."""
-        left = min(most_solved(self.problem), number_of_choices(self.problem))
+        """Solve choices, lowest bound first, until none can be better, or time or the number of them ends it."""
+        most = left = min(most_solved(self.problem), number_of_choices(self.problem))
         for candidate in candidates(self.problem):
             if self._is_near(candidate.bound) or left == 0 or candidate.bound == math.inf:
                 self.bound = min(self.bound, candidate.bound)
                 return  # the bounds of those that follow are not lower
+            if left < most and self.limit.left() == 0.0:  # each takes time to set up, also without time to solve it
+                self.bound = min(self.bound, candidate.bound)
+                self.late = OutOfTimeError("time ended before all choices of forms were solved; allow more time", 0.0)
+                return
             left -= 1
             changed = None if candidate.choice is None else in_forms(self.problem, candidate.choice)
             if candidate.choice is None or changed is not None:

@@ -365,7 +365,7 @@ def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search
         left -= 1
         changed = None if candidate.choice is None else in_forms(problem, candidate.choice)
         found: Replanned | None = None
-        if changed is not None and left:
+        if changed is not None and left and limit.left() != 0.0:
             with suppress(OutOfTimeError):
                 found = decided(changed, instead=lambda: None)
         if found is None:

@@ -7,18 +7,22 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import (
+    Clock,
     Independent,
     Objective,
+    OutOfTimeError,
     Plan,
     Problem,
     ReplanSettings,
     Sharing,
+    Solution,
     Verdict,
     combine_workflows,
     cut_form,
     replan,
     solve,
 )
+from jellybean_solver.planning.form_search import best_of_forms, candidates
 from jellybean_solver.replanning import replan as replanning
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
@@ -77,3 +81,32 @@ def test_from_a_running_plan_the_bound_holds_for_choices_that_were_not_solved(mo
     assert decision.best is None or decision.best.mean_accuracy == pytest.approx(250 / 3)
     assert decision.accuracy_bound is not None
     assert decision.accuracy_bound >= 90.0
+
+
+def test_after_the_time_limit_no_further_choice_is_begun() -> None:
+    asked, now, begun = replace(reading(), objective=Objective.COST), [0.0], []
+
+    def solve_one(changed: Problem, limit: Clock, explained: bool) -> Solution:
+        begun.append(changed)
+        now[0] += 2.0
+        raise OutOfTimeError("late", 100.0)
+
+    with pytest.raises(OutOfTimeError) as caught:
+        best_of_forms(asked, gap=None, limit=Clock(lambda: now[0], 1.0), explained=False, solve_one=solve_one)
+    assert len(begun) == 1
+    assert caught.value.bound == pytest.approx([one.bound for one in candidates(asked)][1])
+
+
+def test_a_plan_that_time_ended_the_search_after_has_a_bound_on_all_choices() -> None:
+    asked, now = replace(reading(), objective=Objective.COST), [0.0]
+
+    def solve_one(changed: Problem, limit: Clock, explained: bool) -> Solution:
+        now[0] += 2.0
+        found = solve(replace(changed, pools=tuple(replace(pool, price_usd_per_h=9.0) for pool in changed.pools)))
+        assert found.plan is not None
+        return found
+
+    found = best_of_forms(asked, gap=None, limit=Clock(lambda: now[0], 1.0), explained=False, solve_one=solve_one)
+    assert found.certificate is not None
+    assert found.certificate.termination == "time_limit"
+    assert found.certificate.bound == pytest.approx([one.bound for one in candidates(asked)][1])
