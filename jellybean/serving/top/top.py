@@ -281,7 +281,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         expiring=tuple(_expiring(now)),
         refused=tuple(_refused(now)),
         workflows=each,
-        audits=_by("outcome", now.of("jellybean_gateway_audits_total")),
+        audits=dict(_by("outcome", now.of("jellybean_gateway_audits_total"))),
     )
 
 

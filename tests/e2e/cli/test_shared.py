@@ -204,12 +204,6 @@ def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: p
     assert "nearest found: doors.slo.latency_p99=" in text
 
 
-@pytest.mark.parametrize("command", ["frontier"])
-def test_what_works_with_one_says_so(two: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, text = printed(capsys, command, str(two), status=2)
-    assert "has 2 workflows on one fleet, but this command takes one; name the folder of one" in " ".join(text.split())
-
-
 def test_a_plan_without_model_files_is_not_served(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, text = printed(capsys, "up", str(two), status=1)
     assert "notes can be planned and simulated, but not served: no model file" in " ".join(text.split())
