@@ -26,6 +26,7 @@ from jellybean_solver.planning.admission import admitted, with_left_out
 from jellybean_solver.planning.many_workflows import DECOMPOSED_GAP, has_many_workflows
 from jellybean_solver.planning.solver import Solution
 from jellybean_solver.small.objectives import Fleet
+from jellybean_solver.time_limit import work_limit
 
 MOST_CHOICES = 512  # of one workflow: those of fewest forms. What the others cost at least is a bound of its own
 MOST_SOLVED = 512  # choices of all workflows together
@@ -228,16 +229,19 @@ def _reached(problem: Problem) -> Problem:
 
 
 def _of_workflow(problem: Problem, most: float) -> Sequence[Candidate]:
-    """The choices of one workflow with their bounds, lowest first, and one entry for those beyond `MOST_CHOICES`.
+    """The choices of one workflow with their bounds, lowest first, and one entry for those that are not listed.
 
-    `most`: what it counts at most.
+    Listed are `MOST_CHOICES`, fewer if the time of the work ends. `most`: what it counts at most.
     """
-    found = [
-        Candidate(min(most, least_value(changed)), choice)
-        for choice in choices(problem, MOST_CHOICES)
-        if (changed := in_forms(problem, choice)) is not None
-    ]
-    if number_of_choices(problem) > MOST_CHOICES:
+    found: list[Candidate] = []
+    listed = 0
+    for choice in choices(problem, MOST_CHOICES):
+        if listed and work_limit().left() == 0.0:
+            break
+        listed += 1
+        if (changed := in_forms(problem, choice)) is not None:
+            found.append(Candidate(min(most, least_value(changed)), choice))
+    if number_of_choices(problem) > listed:
         found.append(Candidate(min(most, _least_of_any(problem)), None))
     return sorted(found, key=lambda one: one.bound)
 
