@@ -272,7 +272,14 @@ def settle(
             return found
         if problem.objective is not Objective.COST:  # what counts beside the cost is told where that is minimised
             return replace(found, judged=judged_latency(found.solution.plan))
-        return _with_penalties(problem, found, gap, tolerance, clock, progress)
+        best = _with_penalties(problem, found, gap, tolerance, clock, progress)
+        if best.judged is None or best.judged.kept:
+            return best
+        # Time ended while the plan was known by fewer simulations: the one that keeps the hard targets stands.
+        kept = found if found.judged is not None else replace(found, judged=judged_latency(found.solution.plan))
+        if kept.judged is None or kept.judged.kept:
+            return kept
+        return replace(kept, reasons=(kept.judged.text, "no plan in time was found before the time ended"))
 
 
 def _settled(

@@ -265,12 +265,12 @@ class _Trials:
         """The best plan by all simulations, with the certificate of cost and penalties together."""
         best: tuple[float, Plan, Judged] | None = None
         for candidate in search.ranked[:MOST_CONFIRMED]:
-            if best is not None and best[0] <= search.value(candidate):
+            if best is not None and best[2].kept and best[0] <= search.value(candidate):
                 break
             plan = candidate.planned
             judged = judged_latency(plan) or Judged(plan, {}, {})  # no target if it leaves out who has one
             value = candidate.cost_usd_per_h + sum(judged.penalties_usd_per_h.values())
-            if best is None or value < best[0]:
+            if best is None or (judged.kept, -value) > (best[2].kept, -best[0]):
                 best = value, plan, judged
         if best is None:
             raise AssertionError("the cheapest plan is a candidate")

@@ -123,7 +123,7 @@ def _target_text(judged: Judged, name: str) -> str:
     target = formats.duration(judged.targets_s[name])
     penalty = judged.penalties_usd_per_h.get(name)
     if penalty is None:
-        return f"<= {target}"
+        return f"<= {target}" if judged.p99[name].p99_s <= judged.targets_s[name] else f"> {target}: missed"
     return f"> {target}, soft: counts {formats.usd(penalty)} USD/h" if penalty else f"<= {target}, soft"
 
 

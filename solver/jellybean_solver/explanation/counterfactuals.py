@@ -152,7 +152,8 @@ def _worse_by(plan: Plan, proof: Certificate) -> float:
     """How much worse a plan is than one with a certificate, in what that was optimised for."""
     if proof.objective_of is Objective.MEAN_ACCURACY:
         return proof.objective - (plan.mean_accuracy or 0.0)
-    return plan.cost.total_usd_per_h + plan.certificate.penalty_usd_per_h - proof.objective
+    counted = plan.cost.total_usd_per_h + plan.certificate.penalty_usd_per_h + plan.forgone_usd_per_h
+    return counted - proof.objective
 
 
 def _tolerance(plan: Plan, proof: Certificate) -> float:

@@ -45,6 +45,17 @@ def test_those_of_the_highest_worth_are_served(tmp_path: Path, capsys: pytest.Ca
     assert "with what is left out" in text
 
 
+def test_what_is_left_out_counts_before_and_after_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A change after which the same workflows are left out costs what its workers cost, not their worth less."""
+    folder = write(tmp_path, "a,80/s,0,,5 USD/h,,", "b,80/s,0,,9 USD/h,,")
+    assert run(["explain", str(folder), "--json"]) == 0
+    limits = json.loads(capsys.readouterr().out)["limits"]
+    asked = [one["without"] for one in limits if one["without"] and one["without"]["delta_usd_per_h"] is not None]
+    alike = [one for one in asked if not any("leaves out" in text or "serves" in text for text in one["differences"])]
+    assert alike
+    assert all(abs(one["delta_usd_per_h"]) < 4.0 for one in alike)  # a is worth 5
+
+
 def test_what_is_explained_is_of_those_that_are_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path, "a,80/s,0,,5 USD/h,,", "b,80/s,0,,9 USD/h,,")
     operator, variant = next(
