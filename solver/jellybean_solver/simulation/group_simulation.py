@@ -9,6 +9,7 @@ decides.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -27,10 +28,12 @@ from jellybean_solver.model.spreading import groups_by_worker, round_robin_offse
 from jellybean_solver.model.stream_assignment import request_drawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.result import nearest_rank
+from jellybean_solver.time_limit import work_limit
 
 # As many as in a prediction: where queues take long to fill, the p99 of fewer is lower.
 REQUESTS = 2_000  # measured requests of each stream: 20 of them are slower than p99
 MOST_PER_STREAM = 5  # times as many, where streams are of unlike rates
+CHECKED_EVERY = 4_096  # events after which the time limit of the work is looked at
 WARMUP = 0.1  # requests before them, as a share
 
 
@@ -115,10 +118,14 @@ class GroupSimulation:
         whole_s = self._whole_s([stream.rate_per_s for stream in streams if stream.rate_per_s > 0])
         for stream in streams:
             self._arrivals(stream, whole_s)
-        while self.events:
+        for step in count():
+            if not self.events or (step % CHECKED_EVERY == 0 and work_limit().left() == 0.0):
+                break  # without time the figures are those of the requests so far
             self.now, _, handle, data = heapq.heappop(self.events)
             handle(data)
-        return {name: nearest_rank(sorted(own), 0.99) for name, own in self.latencies.items()}
+        answered = {name: nearest_rank(sorted(own), 0.99) for name, own in self.latencies.items()}
+        served = [workflow.name for workflow in self.plan.workflows] or [""]
+        return {**(dict.fromkeys(served, math.inf) if self.events else {}), **answered}
 
     def _whole_s(self, rates_per_s: Sequence[float]) -> float:
         """The measured time: `requests` of the slowest stream, unless the others bring far more meanwhile."""

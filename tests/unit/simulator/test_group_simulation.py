@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import Edge, EdgeKind, Plan, ServiceTime, Sharing, Variant, solve
 from jellybean_solver.simulation.group_simulation import GroupSimulation
+from jellybean_solver.time_limit import limited_work
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 BATCHES = {1: ServiceTime(0.02, 0.02), 4: ServiceTime(0.05, 0.05), 16: ServiceTime(0.15, 0.15)}
@@ -84,3 +86,8 @@ def test_every_request_is_answered_once() -> None:
 
 def test_it_repeats_itself() -> None:
     assert GroupSimulation(chain(0.9), 3).slowest_s() == GroupSimulation(chain(0.9), 3).slowest_s()
+
+
+def test_without_time_nothing_is_known_to_be_in_time() -> None:
+    with limited_work(0.0, lambda: 1.0):
+        assert GroupSimulation(chain(0.9)).slowest_s() == math.inf
