@@ -89,5 +89,6 @@ def test_it_repeats_itself() -> None:
 
 
 def test_without_time_nothing_is_known_to_be_in_time() -> None:
+    plan = chain(0.9)
     with limited_work(0.0, lambda: 1.0):
-        assert GroupSimulation(chain(0.9)).slowest_s() == math.inf
+        assert GroupSimulation(plan).slowest_s() == math.inf
