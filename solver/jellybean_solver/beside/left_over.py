@@ -18,9 +18,10 @@ from jellybean_solver.model.evaluate import carried_bytes_per_s, cost_and_traffi
 from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.loss import losses
 from jellybean_solver.model.loss_checks import RouteLoads
+from jellybean_solver.model.margin import longer_time
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Link, Pool, Problem, ServiceTime, Sharing, Variant
+from jellybean_solver.model.problem import Link, Pool, Problem, Sharing, Variant
 from jellybean_solver.model.targets import LossKind
 
 LEAST_ROOM = 0.02  # share of a worker's most load: less is left unused, as times of fifty times as long and more, among
@@ -164,13 +165,8 @@ def _variant(variant: Variant, rests: Collection[_Rest]) -> Variant:
     for rest in rests:
         name = rest.pool.name
         if rest.of in variant.service:
-            service[name] = {size: _slower(time, rest.slower) for size, time in variant.service[rest.of].items()}
+            service[name] = {size: longer_time(time, rest.slower) for size, time in variant.service[rest.of].items()}
         for table in (memory, device):
             if rest.of in table:
                 table[name] = table[rest.of]
     return replace(variant, service=service, memory_bytes=memory, device_memory_bytes=device)
-
-
-def _slower(time: ServiceTime, factor: float) -> ServiceTime:
-    quantiles = tuple((share, factor * seconds) for share, seconds in time.quantiles)
-    return ServiceTime(factor * time.load_s, factor * time.mean_s, quantiles)

@@ -53,12 +53,14 @@ def stressed(plan: Plan, margin: Margin | None = None) -> Plan:
 
 def _slower(operator: PlannedOperator, longer: float, more: float) -> PlannedOperator:
     service: Mapping[str, Times] = {
-        pool: {size: _longer(time, longer) for size, time in times.items()} for pool, times in operator.service.items()
+        pool: {size: longer_time(time, longer) for size, time in times.items()}
+        for pool, times in operator.service.items()
     }
     others = tuple(_slower(one, longer, more) for one in operator.others)
     return replace(operator, service=service, rate_per_s=more * operator.rate_per_s, others=others)
 
 
-def _longer(time: ServiceTime, factor: float) -> ServiceTime:
+def longer_time(time: ServiceTime, factor: float) -> ServiceTime:
+    """A service time so many times as long, with its distribution."""
     quantiles = tuple((share, factor * seconds) for share, seconds in time.quantiles)
     return replace(time, load_s=factor * time.load_s, mean_s=factor * time.mean_s, quantiles=quantiles)
