@@ -13,7 +13,7 @@ from jellybean.frontier import NARROW, WIDE, Frontier, save_plot
 from jellybean.frontier.find import Current
 from jellybean.frontier.panel import Layout
 from jellybean.pipeline import LinearComparison, compare_ways, save_comparison
-from jellybean_solver import Slo, cost_accuracy, cost_rate
+from jellybean_solver import MovedTargets, Slo, cost_accuracy, cost_rate
 from jellybean_solver.pipeline import LinearLayer, Link
 from tests.support.browser import Page
 from tests.unit.frontier.test_view import _many
@@ -40,7 +40,7 @@ _CROSSED = """(() => {
 def _frontier(path: Path, *, levels: int, slo: Slo, scales: tuple[float, ...] = (), layout: Layout = WIDE) -> None:
     case = _many(levels, slo)
     rates = cost_rate(case, scales) if scales else None
-    save_plot(Frontier(case, cost_accuracy(case), rates, Current(2.0, 2.4, 0.4), (), 0.5), path, layout)
+    save_plot(Frontier(MovedTargets.of(case), cost_accuracy(case), rates, Current(2.0, 2.4, 0.4), (), 0.5), path, layout)
 
 
 def _near_targets(path: Path) -> None:
