@@ -26,7 +26,7 @@ def test_no_plan_as_cheap_and_as_accurate_is_faster(drawn: Problem) -> None:
     problem = scaled(drawn, IDLE)
     cheapest = solve(problem)
     assume(cheapest.plan is not None)
-    before, after = more_accurate(problem, {}, cheapest).plan, best_of_equal_cost(problem, {}, cheapest).plan
+    before, after = more_accurate(problem, cheapest).plan, best_of_equal_cost(problem, cheapest).plan
     assert before is not None and after is not None
     cost = after.cost.total_usd_per_h
     assert cost == pytest.approx(before.cost.total_usd_per_h, rel=1e-8, abs=1e-8)
