@@ -28,6 +28,7 @@ _PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so 
 # Without a terminal, pauses before a line of progress: the first one after a second, as work that takes no longer needs
 # none, and then ever fewer, so that a log of hours stays short.
 _FIRST_PAUSE_S, _PAUSE_S = 1.0, 30.0
+_LEAST_DONE = 0.01  # of the work, before it is said how long the remaining work takes
 _SPEED_PERIOD_S = 600.0  # the remaining time is estimated from the speed in this window; some steps take a minute
 
 
@@ -258,7 +259,8 @@ class _Heartbeat:
         now = time.monotonic()
         if now - self._printed_s >= self._pause_s and done < total:
             self._printed_s, self._pause_s = now, min(2 * self._pause_s, _PAUSE_S)
-            left_s = (now - self._began_s) * (total - done) / done if done > 0 else None
+            is_known = done >= _LEAST_DONE * total  # before, the start of processes is most of the time
+            left_s = (now - self._began_s) * (total - done) / done if done > 0 and is_known else None
             left = f", about {left_s:.0f} s left" if self._shows_time_left and left_s is not None else ""
             say(f"{self._title}: {round(done)} of {round(total)}, {label}{left}")
 

@@ -231,6 +231,7 @@ class Ledger:
             known = _version_of(connection)
         if known is None:
             with self._changes.begin() as connection:
+                _wait_for_turn(connection)
                 tables.METADATA.create_all(connection)
                 _add_missing_columns(connection)
                 known = _version_of(connection)
@@ -246,13 +247,18 @@ class Ledger:
         if self._is_complete:
             return
         with self._changes.begin() as connection:
-            if connection.dialect.name == "postgresql":  # one gateway at a time
-                connection.execute(select(func.pg_advisory_xact_lock(_COMPLETING)))
+            _wait_for_turn(connection)
             for table in tables.METADATA.sorted_tables:
                 for index in table.indexes:
                     index.create(connection, checkfirst=True)
             add_missing_views(connection)
         self._is_complete = True
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Let one gateway at a time change the tables; SQLite's transactions of changes do so by themselves."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_COMPLETING)))
 
 
 def _version_of(connection: Connection) -> int | None:

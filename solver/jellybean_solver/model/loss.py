@@ -204,7 +204,9 @@ def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:
         return None
     problem = _served(problem, shares, kept)
     taken = zip(plan.routes, weights, after.workflow, strict=True)
-    routes = tuple(replace(route, weight=weight / shares[of]) for route, weight, of in taken if weight > 0)
+    routes = tuple(
+        replace(route, weight=weight / shares[of]) for route, weight, of in taken if weight > 0 and of in shares
+    )
     used = {name for route in routes for name in route.workers.values()}
     left = replace(
         plan,

@@ -84,6 +84,17 @@ def test_a_log_gets_a_line_after_a_second_and_then_ever_fewer(
     assert [int(line.split()[1]) for line in lines] == [2, 6, 14, 30, 62, 122, 182]
 
 
+def test_no_time_is_said_to_be_left_before_the_work_has_begun(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now_s)
+    with console.progress("bench") as advance:
+        now_s = 9.0
+        advance(0.01, 13.0, "warm-up")
+    assert capsys.readouterr().err == "bench: 0 of 13, warm-up\n"
+
+
 def test_work_without_known_steps_is_said_once_it_is_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

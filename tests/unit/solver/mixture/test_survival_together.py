@@ -78,6 +78,23 @@ def test_a_workflow_that_does_not_survive_gets_what_is_left() -> None:
         assert [worker.load for worker in left.workers] == [pytest.approx(0.8)]
 
 
+def test_a_workflow_of_which_next_to_nothing_is_left_is_left_out() -> None:
+    asked = together(Slo(survives=ONE_WORKER), Slo(), [box(9)])
+    plan = plan_for(asked)
+    of = RoutesAfterLoss(asked, plan).workflow
+    tiny = tuple(
+        replace(
+            one,
+            weights=tuple(w * (1e-10 if name == "b" else 1.0) for w, name in zip(one.weights, of, strict=True)),
+        )
+        for one in plan.fallbacks
+    )
+    for loss in losses(plan, asked.survives):
+        left = plan_after(asked, replace(plan, fallbacks=tiny), loss)
+        assert left is not None
+        assert [one.name for one in left.workflows] == ["a"]
+
+
 def test_whole_streams_get_what_is_left() -> None:
     """Of 5 streams of `b` each needs a fifth of a box. `a` leaves half of the last box, in which 2 of them fit."""
     asked = together(Slo(survives=ONE_WORKER), Slo(), [box(9)])
