@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_latency_s
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import SolverError
@@ -48,6 +49,8 @@ def solve_mixed(
         raise SolverError(_too_many(problem))
 
     def solve(level: Problem) -> Solution:
+        if deadline is not None and (served := _may_be_in_time(level, problem, deadline)):
+            return with_left_out(level, solve(restricted(level, served)))
         search = MixSearch(level, gap, limit, running, assignment)
         first = search.propose(NO_LIMITS)
         if first is None:
@@ -80,6 +83,18 @@ def _too_many(problem: Problem) -> str:
 def is_by_ways(problem: Problem) -> bool:
     """True if the program of ways weighs plans of the problem against a running one."""
     return problem.is_for_ways or (problem.may_leave_out and len(problem.workflows) <= MOST_TOGETHER)
+
+
+def _may_be_in_time(level: Problem, problem: Problem, deadline: Deadline) -> list[str]:
+    """The workflows to serve if others may be left out and are late even with zero queueing delay; empty if none is."""
+
+    def is_late(name: str) -> bool:
+        alone = restricted(level, [name])
+        within = deadline_of(alone, problem, deadline)
+        return within is not None and least_latency_s(alone) > within.p99_s * (1.0 + LATENCY_TOLERANCE)
+
+    late = {one.name for one in level.workflows if one.worth_usd_per_h is not None and is_late(one.name)}
+    return [one.name for one in level.workflows if one.name not in late] if late else []
 
 
 def _latest_optional(problem: Problem, plan: Plan) -> str | None:
