@@ -12,6 +12,8 @@ from tests.support.scales_project import make_scales_project
 
 def test_a_prediction_that_cannot_be_recorded_is_printed(tmp_path: Path) -> None:
     project = make_scales_project(tmp_path / "scales")
+    profiles = project / "profiles.yaml"  # slow workers: few requests are simulated
+    profiles.write_text(profiles.read_text(encoding="utf-8").replace("1 ms", "20 ms"), encoding="utf-8")
     jellybean("plan", str(project))
     path = Store.of(project).path
     path.with_name(f"{path.name}-shm").mkdir()
