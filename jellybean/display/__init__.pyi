@@ -33,7 +33,12 @@ from .pictures import log_sizes as log_sizes
 from .pictures import require_picture as require_picture
 from .pictures import save_figure as save_figure
 from .pictures import series_style as series_style
-from .pictures import span_ticks as span_ticks
+from .tables import figures_table as figures_table
+from .tables import indented as indented
 from .terminal import GOOD as GOOD
 from .terminal import LOAD as LOAD
 from .terminal import WARN as WARN
+from .time_picture import Panel as Panel
+from .time_picture import Scale as Scale
+from .time_picture import Steps as Steps
+from .time_picture import save_time_picture as save_time_picture

@@ -156,6 +156,16 @@ def moment(unix_s: float | None) -> str:
     return MISSING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def clock(seconds: float) -> str:
+    """Time since 0 as hours and minutes, with days from the second one on: `06:30`, `24:00`, `1d 06:30`."""
+    days, of_day = divmod(round(seconds), 86_400)
+    if days == 1 and of_day == 0:
+        days, of_day = 0, 86_400
+    minutes, left = divmod(of_day, 60)
+    text = f"{minutes // 60:02}:{minutes % 60:02}" + (f":{left:02}" if left else "")
+    return f"{days}d {text}" if days else text
+
+
 def tier(name: str, sites: Mapping[str, int]) -> str:
     """A tier with its number of sites, if it has several: `1,000 x store`."""
     count = sites.get(name, 1)

@@ -79,6 +79,7 @@ from .questions import parts_of as parts_of
 from .questions import rates_of_sources as rates_of_sources
 from .questions import scaled_rates as scaled_rates
 from .questions import with_settings as with_settings
+from .questions import worker_counts as worker_counts
 from .questions import workflows_named as workflows_named
 from .rate_trace import RateTraceFile as RateTraceFile
 from .rate_trace import read_rate_trace as read_rate_trace

@@ -22,6 +22,7 @@ from jellybean_solver import WORKFLOW_SEPARATOR, Objective
 DIGITS = 4  # of rates and times in settings
 ACCURACY_DIGITS = 10
 MOST_NAMED = 6  # workflows in a message
+FLEET = ("limits", "workers")  # first keys of paths in infrastructure.yaml
 
 Path = tuple[str, ...]
 Value = str | int | float | Mapping[str, str | float] | None
@@ -193,6 +194,12 @@ def budget(project: AnyProject, usd_per_h: float | None) -> Settings:
     return (Setting(("slo" if "" in parts_of(project) else "limits", "budget"), text),)
 
 
+def worker_counts(counts: Mapping[str, int]) -> Settings:
+    """The number of workers of pools, which are named as in the problem."""
+    names = ((*pool.rpartition(WORKFLOW_SEPARATOR)[::2], count) for pool, count in counts.items())
+    return tuple(Setting(("workers", name, "count"), count, site=site) for site, name, count in names)
+
+
 def everyone_served(project: AnyProject) -> Settings:
     """No workflow may be left out: of plans that may leave workflows out, the fastest serves nobody."""
     path = ("admission", "worth")
@@ -210,10 +217,8 @@ def with_settings(project: AnyProject, settings: Iterable[Setting]) -> AnyProjec
     if isinstance(project, Project):
         return _told(_changed(project, "", asked), asked)
     overrides = last_of_each_path((*project.overrides, *map(str, asked)))
-    of_parts = [one for one in asked if one.path[0] != "limits"]
-    parts = {name: _changed(own, name, of_parts) for name, own in parts_of(project).items()}
-    limits = [(one.path, one.value) for one in asked if one.path[0] == "limits"]
-    fleet = _with_values(project.infrastructure, limits)
+    parts = {name: _changed(own, name, asked) for name, own in parts_of(project).items()}
+    fleet = _with_values(project.infrastructure, _of_fleet(asked))
     if not project.written:
         return replace(project, infrastructure=fleet, workflows=parts, overrides=overrides)
     only = parts.get("")
@@ -230,17 +235,24 @@ def _told(project: Project, settings: Settings) -> Project:
     return replace(project, overrides=overrides, alternatives=others)
 
 
+def _of_fleet(settings: Sequence[Setting]) -> list[tuple[Path, Value]]:
+    """Values of infrastructure.yaml, without those of sites."""
+    return [(one.path, one.value) for one in settings if one.path[0] in FLEET and not one.site]
+
+
 def _changed(project: Project, part: str, settings: Sequence[Setting]) -> Project:
-    """The workflow `part` with those of the settings that are its own, and with the sites' values of all."""
+    """The workflow `part` with the settings that are its own, and those of the fleet and of sites."""
     table = project.site_table
     of_sites: dict[str, dict[str, Any]] = {}
     for one in settings:
-        if table is not None and one.site and one.part == part:
+        if table is not None and one.site and (one.part == part or one.path[0] in FLEET):
             value = None if one.value is None else table.read(one.column, _text(one.value))
             of_sites.setdefault(one.site, {})[one.column] = value
-    values = [(one.path, one.value) for one in settings if one.part == part and not one.site]
+    own = [one for one in settings if one.part == part and one.path[0] not in FLEET]
+    values = [(one.path, one.value) for one in own if not one.site]
     return replace(
         project,
+        infrastructure=_with_values(project.infrastructure, _of_fleet(settings)),
         workflow=_with_values(project.workflow, values),
         site_table=table.with_values(of_sites) if table is not None and of_sites else table,
         alternatives=tuple(_changed(one, part, settings) for one in project.alternatives),

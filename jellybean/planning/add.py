@@ -12,7 +12,7 @@ from jellybean.planning.deadline.soft_plan import Trial, best_with_penalties
 from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, Progress
-from jellybean.planning.replan import named_plan, startable
+from jellybean.planning.replan import named_plan
 from jellybean_solver import (
     Added,
     Deadline,
@@ -22,16 +22,22 @@ from jellybean_solver import (
     add_workflows,
     deadline_s,
     limited,
+    startable,
+    unstartable,
 )
 
 
 @dataclass(frozen=True)
 class AddedPlan:
-    """`planned`: the plan of all workflows, or why there is none. `before`: the plan of those that were served."""
+    """`planned`: the plan of all workflows, or why there is none. `before`: the plan of those that were served.
+
+    `unstartable`: pools of which a change cannot start all workers, as sentences.
+    """
 
     before: Plan
     added: Added
     planned: Planned
+    unstartable: tuple[str, ...] = ()
 
 
 def add_to_plan(
@@ -49,8 +55,8 @@ def add_to_plan(
     """
     progress(0, 3, "running plan")
     _, before = named_plan(project.directory, named)
-    own = startable(project, before)
-    problem = build_problem(own)
+    stated = build_problem(project)
+    problem = startable(stated, before)
     clock, is_soft = limited(time_limit_s, time.monotonic), bool(soft_targets(problem))
     search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if is_soft else time_limit_s
     options = SolveOptions(gap, search_s, time.monotonic)
@@ -85,7 +91,7 @@ def add_to_plan(
     judged = None if plan is None else judged_latency(plan)
     progress(3, 3, "done")
     planned = Planned(problem, added.solution, plan, reasons, (), solve_s, judged=judged, best=compared)
-    return AddedPlan(before, added, planned)
+    return AddedPlan(before, added, planned, tuple(unstartable(stated, before)))
 
 
 def _reasons(added: Added, plan: Plan | None) -> Iterator[str]:

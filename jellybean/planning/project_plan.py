@@ -53,6 +53,7 @@ from jellybean_solver import (
     quick_solution,
     solve,
     solve_with,
+    startable,
     without_forms,
     work_limit,
 )
@@ -80,13 +81,15 @@ def plan_project(
     time_limit_s: float | None = None,
     compare: bool = True,
     weigh: bool = True,
+    running: Plan | None = None,
     progress: Progress | None = None,
 ) -> Planned:
     """Solve, then check the p99 latency by simulation. An infeasible problem is a result, not an exception.
 
     `time_limit_s` is for all of it, and so is the limit of the work around it. `compare`: also solve the baselines,
     together within what is left of the time, or each in 5 seconds without a limit. `weigh`: find the plan of least cost
-    and penalties if p99 targets are soft, not just the cheapest one.
+    and penalties if p99 targets are soft, not just the cheapest one. `running`: the plan that is changed, which limits
+    how many workers are started.
     """
     report = progress or (lambda done, total, label: None)
     with limited_work(time_limit_s, time.monotonic) as limit:
@@ -94,18 +97,26 @@ def plan_project(
 
             def plan_one(asked: AnyProject, limit_s: float | None, is_last: bool) -> Planned:
                 compares = compare and is_last
-                return plan_project(asked, gap=gap, time_limit_s=limit_s, compare=compares, weigh=weigh and is_last)
+                weighs = weigh and is_last
+                return plan_project(
+                    asked, gap=gap, time_limit_s=limit_s, compare=compares, weigh=weighs, running=running
+                )
 
             return plan_for_objective(project, plan_one, limit.left(), report)
-        return _plan_at_least_cost(project, gap, limit, compare, weigh, report)
+        report(0, 100, "cheapest plan")
+        problem = build_problem(project)
+        if running is not None:
+            problem = startable(problem, running)
+        planned = _plan_at_least_cost(problem, gap, limit, compare, weigh, report)
+        if planned.plan is None:
+            return planned
+        return replace(planned, plan=replace(planned.plan, overrides=project.overrides))
 
 
 def _plan_at_least_cost(
-    project: AnyProject, gap: float | None, limit: Clock, compare: bool, weigh: bool, report: Progress
+    problem: Problem, gap: float | None, limit: Clock, compare: bool, weigh: bool, report: Progress
 ) -> Planned:
     """The cheapest plan, or the one of the highest mean accuracy, that meets the targets."""
-    report(0, 100, "cheapest plan")
-    problem = build_problem(project)
     started = time.perf_counter()
     is_soft, is_timed = bool(soft_targets(problem)), bool(soft_targets(problem)) or deadline_s(problem) is not None
     cheapest_percent = CHEAPEST_PERCENT if is_timed else BASELINES_PERCENT
@@ -144,7 +155,6 @@ def _plan_at_least_cost(
             name = f"no {kinds_text(problem)}"
             compared = (_solved(plain, name, gap, limit_s, keep_deadline), *compared)
     if plan is not None:
-        plan = replace(plan, overrides=project.overrides)
         compared = tuple(_with_latency_note(baseline, plan) for baseline in compared)
     report(100, 100, "done")
     return Planned(

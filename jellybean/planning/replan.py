@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import AnyProject, Project, build_problem, require_folder
+from jellybean.documents import AnyProject, build_problem, require_folder
 from jellybean.folders import shell_text
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach, latency_targets
@@ -40,7 +39,9 @@ from jellybean_solver import (
     plan_diff,
     rate_text,
     replan,
+    startable,
     to_document,
+    unstartable,
 )
 
 
@@ -138,32 +139,6 @@ def named_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
     return read_document(path / PLAN_FILE, f"; run: jellybean plan {shell_text(path)}")
 
 
-def _unstartable(stated: AnyProject, reached: AnyProject) -> Iterator[str]:
-    """A sentence for each pool of which a change cannot start all workers."""
-    for name, pool in stated.infrastructure.workers.items():
-        if (count := reached.infrastructure.workers[name].count) < pool.count:
-            yield (
-                f"{count} of the {pool.count} workers of {name} can be used: a change starts at most "
-                f"{pool.max_starts} beside those that run (workers.{name}.max_starts)"
-            )
-
-
-def startable(project: AnyProject, before: Plan) -> AnyProject:
-    """The project with the workers that a change from a running plan can have: see `workers.W.max_starts`."""
-    running = Counter(worker.pool for worker in before.workers)
-
-    def reached(one: Project) -> Project:
-        """The workflow on what it reaches of the fleet, which is not all where sites differ."""
-        fleet = one.infrastructure.startable_beside(running)
-        return replace(one, infrastructure=fleet, alternatives=tuple(map(reached, one.alternatives)))
-
-    if isinstance(project, Project):
-        return reached(project)
-    fleet = project.infrastructure.startable_beside(running)
-    workflows = {name: reached(one) for name, one in project.workflows.items()}
-    return replace(project, infrastructure=fleet, workflows=workflows)
-
-
 def replan_project(
     project: AnyProject,
     named: str,
@@ -178,8 +153,8 @@ def replan_project(
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
     document, before = named_plan(project.directory, named)
-    own = startable(project, before)
-    problem, migration = build_problem(own), project.infrastructure.migration
+    stated, migration = build_problem(project), project.infrastructure.migration
+    problem = startable(stated, before)
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 
@@ -197,7 +172,7 @@ def replan_project(
     def instead() -> Plan | None:
         nonlocal refusals
         left_s = None if time_limit_s is None else max(1.0, time_limit_s - (time.perf_counter() - started))
-        planned = plan_project(own, gap=gap, time_limit_s=left_s, compare=False)
+        planned = plan_project(project, running=before, gap=gap, time_limit_s=left_s, compare=False)
         refusals = planned.reasons
         return planned.plan
 
@@ -225,8 +200,8 @@ def replan_project(
     chosen = {Verdict.KEEP: decision.running, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
     judged = judged_latency(chosen) if chosen is not None else None
     progress(3, 3, "done")
-    unstartable = tuple(_unstartable(project, own))
-    return ReplanResult(problem, before, document, decision, solve_s, refusals, judged, unstartable)
+    missing = tuple(unstartable(stated, before))
+    return ReplanResult(problem, before, document, decision, solve_s, refusals, judged, missing)
 
 
 def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -> Deadline | None:

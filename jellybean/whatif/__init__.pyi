@@ -1,9 +1,2 @@
 from .calendar import plan_by_time as plan_by_time
-from .calendar_plot import save_calendar_plans as save_calendar_plans
-from .calendar_plot import save_calendar_plot as save_calendar_plot
-from .calendar_view import calendar_json as calendar_json
-from .calendar_view import calendar_text as calendar_text
 from .check import check_trace as check_trace
-from .plot import save_plot as save_plot
-from .view import check_json as check_json
-from .view import check_text as check_text

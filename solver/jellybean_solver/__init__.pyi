@@ -81,7 +81,6 @@ from .model.audit import PlannedAudit as PlannedAudit
 from .model.audit import audit_name as audit_name
 from .model.audit import audited_name as audited_name
 from .model.audit import is_of_audit as is_of_audit
-from .model.audit import with_audit_rates as with_audit_rates
 from .model.audited_problem import with_audit as with_audit
 from .model.deadline_shares import deadline_s as deadline_s
 from .model.deadline_shares import deadline_shares as deadline_shares
@@ -160,6 +159,8 @@ from .model.sites import link_ends as link_ends
 from .model.sites import tier_at as tier_at
 from .model.sites import worker_at as worker_at
 from .model.spreading import groups_by_worker as groups_by_worker
+from .model.starts import startable as startable
+from .model.starts import unstartable as unstartable
 from .model.stream_assignment import StreamAssignment as StreamAssignment
 from .model.stream_assignment import whole_stream_times as whole_stream_times
 from .model.streams import GraphOperator as GraphOperator
@@ -192,10 +193,16 @@ from .planning.solve import solve as solve
 from .planning.solve import solve_with as solve_with
 from .planning.solver import Solution as Solution
 from .planning.solver import limited as limited
+from .replanning.billing import improved as improved
+from .replanning.billing import unused_usd as unused_usd
 from .replanning.by_time import Period as Period
 from .replanning.by_time import change as change
 from .replanning.by_time import cheapest_sequence as cheapest_sequence
 from .replanning.by_time import merged_periods as merged_periods
+from .replanning.plans_by_time import PlansByTime as PlansByTime
+from .replanning.plans_by_time import TimedPlan as TimedPlan
+from .replanning.plans_by_time import TimedProblem as TimedProblem
+from .replanning.plans_by_time import plans_by_time as plans_by_time
 from .replanning.replan import ReplanSettings as ReplanSettings
 from .replanning.replan import Replanned as Replanned
 from .replanning.replan import SAVING_TOLERANCE as SAVING_TOLERANCE

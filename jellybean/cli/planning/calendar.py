@@ -41,7 +41,7 @@ def calendar(
     time_limit: TimeLimit = None,
 ) -> None:
     """Plan for rates that change with time: a plan for each period, where changing to it pays."""
-    from jellybean.whatif import calendar_json, calendar_text, plan_by_time, save_calendar_plans, save_calendar_plot
+    from jellybean.whatif import plan_by_time
 
     if plot is not None:
         checked_picture(plot)
@@ -66,14 +66,14 @@ def calendar(
             "their own: they have one that was made for others, and there is no lower bound on the cost"
         )
     if json:
-        print_json(calendar_json(found))
+        print_json(found.json())
     else:
-        out.print(calendar_text(found))
+        out.print(found.text())
     if plans is not None:
-        say(f"wrote {save_calendar_plans(found, plans)} plans to {plans}")
+        say(f"wrote {found.save_plans(plans)} plans to {plans}")
     if plot is not None:
-        save_calendar_plot(found, plot)
+        found.save_picture(plot)
         say(f"wrote {plot}")
     if not json:
-        command = found.periods[0].command(directory, found.command_verb)
+        command = found.command(found.periods[0])
         say(f"to change to a plan at its time: {command}  (--json has the command of each period)")

@@ -19,7 +19,7 @@ def run_check(
     directory: Path, trace: Path, overrides: Sequence[str], *, seed: int, json: bool, plot: Path | None, stale: bool
 ) -> None:
     """Replay the trace and print or draw the result; typer.Exit(6) if a target would be missed."""
-    from jellybean.whatif import check_json, check_text, check_trace, save_plot
+    from jellybean.whatif import check_trace
 
     if plot is not None:
         checked_picture(plot)
@@ -35,13 +35,13 @@ def run_check(
     if (warning := unproven(checked.plan)) is not None:
         warn(warning)
     if json:
-        print_json(check_json(checked))
+        print_json(checked.json())
     else:
-        out.print(check_text(checked))
+        out.print(checked.text())
         if checked.hint is not None and checked.hint.command is not None:
             out.print(f"  {checked.hint.command}", style="bold", soft_wrap=True)
     if plot is not None:
-        save_plot(checked, plot)
+        checked.save_picture(plot)
         say(f"wrote {plot}")
     if checked.replay.breaks:
         raise typer.Exit(EXIT_WOULD_BREAK)

@@ -217,6 +217,7 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
             pool.worker_device_memory_bytes,
             pool.terms,
             pool.paid_usd_per_h,
+            pool.max_starts,
         )
         for name, pool in infrastructure.workers.items()
         if pool.count > 0

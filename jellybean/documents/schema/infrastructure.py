@@ -276,19 +276,6 @@ class InfrastructureDocument(DocumentModel):
         """Tier -> number of its identical sites."""
         return {tier: sites for tier, sites in self.written_sites.items() if isinstance(sites, int)}
 
-    def startable_beside(self, running: Mapping[str, int]) -> InfrastructureDocument:
-        """The fleet that a change of plan can reach: what runs, and as many more as may be started.
-
-        `running`: pool -> workers in use, in each site.
-        """
-        workers = {
-            name: pool
-            if pool.max_starts is None
-            else pool.model_copy(update={"count": min(pool.count, running.get(name, 0) + pool.max_starts)})
-            for name, pool in self.workers.items()
-        }
-        return self.model_copy(update={"workers": workers})
-
     @property
     def site_files(self) -> Mapping[str, str]:
         """Tier -> file with the sites that differ, beside the document."""

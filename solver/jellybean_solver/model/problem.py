@@ -230,6 +230,7 @@ class Pool:
     `device`, `device_options`: the execution provider on which models run, and its options, as (name, value).
     `memory_bytes`, `device_memory_bytes`: of one worker's host and of its device; None: unlimited. The price is what
     using a worker costs: 0 for reserved ones, for each of which `paid_usd_per_h` is paid whether or not it is used.
+    `max_starts`: how many workers a change from a running plan may start in each site (starts.py); None: all.
     """
 
     name: str
@@ -244,6 +245,7 @@ class Pool:
     device_memory_bytes: float | None = None
     terms: Terms = Terms.ON_DEMAND
     paid_usd_per_h: float = 0.0
+    max_starts: int | None = field(default=None, metadata={"said": "if it is stated"})
 
 
 @dataclass(frozen=True, slots=True)

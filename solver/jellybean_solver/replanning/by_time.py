@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
 
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration
 from jellybean_solver.model.plan import Plan
@@ -73,23 +74,21 @@ def cheapest_sequence(
     """A plan for each period, so that all periods and changes together cost the least: their sum, and the plans.
 
     `costs`: USD by period and plan, inf if the plan does not do for the period. `moves`: USD of changing from one plan
-    to another. `repeats`: the first period follows on the last. Dynamic programming over periods, once for each first
-    plan if it repeats; time grows with periods times plans squared (cubed if it repeats).
+    to another, inf if that is impossible. `repeats`: the first period follows on the last. Dynamic programming over
+    periods, for each first plan if it repeats.
     """
-    plans = range(len(moves))
-    best: tuple[float, tuple[int, ...]] = (math.inf, ())
-    for first in plans if repeats else (None,):
-        reached = [cost if first is None or plan == first else math.inf for plan, cost in enumerate(costs[0])]
-        before: list[list[int]] = []
-        for own in costs[1:]:
-            origin = [min(plans, key=lambda one, to=plan: reached[one] + moves[one][to]) for plan in plans]  # type: ignore[misc]
-            reached = [reached[origin[plan]] + moves[origin[plan]][plan] + own[plan] for plan in plans]
-            before.append(origin)
-        ends = [cost + (moves[plan][first] if first is not None else 0.0) for plan, cost in enumerate(reached)]
-        last = min(plans, key=ends.__getitem__)
-        if ends[last] < best[0]:
-            chosen = [last]
-            for origin in reversed(before):
-                chosen.append(origin[chosen[-1]])
-            best = ends[last], tuple(reversed(chosen))
-    return best
+    stays, changes = np.asarray(costs, dtype=float), np.asarray(moves, dtype=float)
+    reached = stays[:1]  # least cost up to a period, by the first plan and that of the period
+    if repeats:
+        reached = np.where(np.eye(len(changes), dtype=bool), stays[0], np.inf)
+    origins = []
+    for own in stays[1:]:
+        ways = reached[:, :, np.newaxis] + changes  # first plan, that before, that of the period
+        origins.append(ways.argmin(axis=1))
+        reached = ways.min(axis=1) + own
+    ends = reached + changes.T if repeats else reached
+    first, last = divmod(int(ends.argmin()), len(changes))
+    chosen = [last]
+    for origin in reversed(origins):
+        chosen.append(int(origin[first, chosen[-1]]))
+    return float(ends[first, last]), tuple(reversed(chosen))

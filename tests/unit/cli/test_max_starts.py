@@ -12,7 +12,7 @@ from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
 from jellybean.errors import DocumentError
 from jellybean.planning.plan_file import read_document
-from jellybean.planning.replan import startable
+from jellybean_solver import startable
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
 BUSY = ("--set", "sources.camera.rate=30/s")
@@ -71,6 +71,42 @@ def test_a_calendar_makes_no_change_that_starts_more(shop: Path, capsys: pytest.
     assert found[1]["total_usd"] < found[0]["total_usd"]
 
 
+def calendar(shop: Path, capsys: pytest.CaptureFixture[str], *options: str, json_: bool = True) -> str:
+    """The calendar of two busy hours a day, of which boxes and a gpu can serve the requests."""
+    rows = "0,camera,2\n72000,camera,30\n79200,camera,2\n86400,camera,2\n"
+    (shop / "day.csv").write_text("time_s,source,rate_per_s\n" + rows, encoding="utf-8")
+    text = (shop / "infrastructure.yaml").read_text(encoding="utf-8").replace("0.05 USD/GiB", "0 USD/GiB")
+    (shop / "infrastructure.yaml").write_text(text, encoding="utf-8")
+    capsys.readouterr()
+    settings = ("workers.box.count=4", "workers.gpu.price=0.08 USD/h", *options)
+    given = [part for one in settings for part in ("--set", one)]
+    assert run(["calendar", str(shop), str(shop / "day.csv"), *given, *(["--json"] if json_ else [])]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_calendar_finds_plans_that_can_be_started(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two hours need a gpu, which is not started again, or two boxes more; the gpu all day costs more than these."""
+    free = json.loads(calendar(shop, capsys))
+    assert "limited_by" not in free
+    found = json.loads(calendar(shop, capsys, "workers.gpu.max_starts=0"))
+    assert found["limited_by"] == ["gpu"]
+    assert found["unlimited_usd"] == pytest.approx(free["total_usd"])
+    assert free["total_usd"] < found["total_usd"] < 0.8 * found["peak_usd"]
+    busy = next(one for one in found["periods"] if one["rates_per_s"]["camera"] == 30)
+    assert "--set workers.gpu.count=0" in busy["command"]
+    told = " ".join(calendar(shop, capsys, "workers.gpu.max_starts=0", json_=False).split())
+    assert "if workers.gpu.max_starts ruled out no change" in told
+
+
+def test_where_no_plan_can_be_started_the_calendar_keeps_the_workers(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(calendar(shop, capsys, "workers.gpu.max_starts=0", "workers.box.max_starts=0"))
+    assert found["limited_by"] == ["box", "gpu"]
+    assert {one["plan"] for one in found["periods"]} == {found["periods"][0]["plan"]}
+    assert found["bound_usd"] <= found["unlimited_usd"] < found["total_usd"] == pytest.approx(found["peak_usd"])
+
+
 def test_reserved_workers_are_not_started(shop: Path) -> None:
     options = ("workers.gpu.max_starts=1", "workers.gpu.terms=reserved")
     with pytest.raises(DocumentError, match="reserved workers run whether or not a plan uses them"):
@@ -81,9 +117,9 @@ def test_where_sites_differ_a_change_reaches_the_workers_that_a_plan_does(tmp_pa
     folder = write_shops(tmp_path)
     assert run(["plan", str(folder)]) == 0
     before = read_document(folder / "plan.json")[1]
-    project = load_any_project(folder)
-    assert build_problem(startable(project, before)) == build_problem(project)
-    limited = build_problem(startable(load_any_project(folder, ("workers.gpu.max_starts=0",)), before))
+    problem = build_problem(load_any_project(folder))
+    assert startable(problem, before) == problem
+    limited = startable(build_problem(load_any_project(folder, ("workers.gpu.max_starts=0",))), before)
     running = Counter(worker.pool for worker in before.workers)["gpu"]
     assert [pool.count for pool in limited.pools if pool.name == "gpu"] == [running]
     assert running < 6

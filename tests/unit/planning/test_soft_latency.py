@@ -27,11 +27,12 @@ from jellybean.planning import (
 from jellybean.planning.deadline.soft_plan import reached_s
 from jellybean.planning.deadline.soft_search import TOLERANCE, SoftTarget
 from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
-from jellybean.whatif.calendar import TimedPlan, plan_by_time
+from jellybean.whatif import plan_by_time
 from jellybean_solver import (
     MigrationPrices,
     Plan,
     Termination,
+    TimedPlan,
     Verdict,
     change,
     from_document,
@@ -228,7 +229,7 @@ def test_a_calendar_counts_penalties_at_the_rates_of_each_period(folder: Path) -
     trace.write_text("time_s,source,rate_per_s\n0,x,4\n3600,x,20\n7200,x,12\n10800,x,0\n", encoding="utf-8")
     options = [*QUEUES, "slo.latency_p99={target: 60 ms, penalty: 1 USD/h per s}", "migration.start=0.05 USD"]
     found = plan_by_time(folder, trace, options, most=3, repeats=False)
-    plans = {row.options: row.plan for row in found.periods}
+    plans = {row.plan.overrides: row.plan for row in found.periods}
     for rates in ("4/s", "20/s", "12/s"):
         asked = load_project(folder, [*options, f"sources.x.rate={rates}"])
         plans.setdefault(asked.overrides, plan_project(asked, compare=False).plan or found.periods[0].plan)

@@ -306,7 +306,7 @@ def test_a_command_with_a_limit_that_is_over_says_so(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("_replay", "time ended before a plan for camera 40/s was found"),
+        ("replay", "time ended before a plan for camera 40/s was found"),
         ("plan_project", "but time ended before the trace was replayed over it"),
     ],
 )

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from jellybean_solver import Period, Plan
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.replanning.by_time import Period
 
 ROUNDING = 1e-9  # of a unit: a run that is longer by less is not a unit more
 

@@ -9,8 +9,7 @@ from typing import cast
 
 import pytest
 
-from jellybean.whatif.billing import improved, unused_usd
-from jellybean_solver import Period, Plan
+from jellybean_solver import Period, Plan, improved, unused_usd
 
 HOUR_S = 3600.0
 
