@@ -41,6 +41,7 @@ def test_workers_are_left_room_for_both(shop: Path, capsys: pytest.CaptureFixtur
     assert max(worker.load for worker in stressed(plan).workers) <= 0.8 + 1e-9
 
 
+@pytest.mark.slow
 def test_the_latency_is_judged_with_the_margin(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("sources.camera.rate=20/s", "slo.latency_p99=300 ms", "limits.utilisation=auto")
     assert run(["plan", str(shop), *options(MARGIN, *asked)]) == 0

@@ -310,6 +310,7 @@ def test_a_command_with_a_limit_that_is_over_says_so(tmp_path: Path, capsys: pyt
         ("plan_project", "but time ended before the trace was replayed over it"),
     ],
 )
+@pytest.mark.slow
 def test_a_check_says_that_time_ended_before_a_better_plan_was_known(
     name: str, reason: str, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
