@@ -30,6 +30,7 @@ from jellybean_agent import (
 )
 from jellybean_agent.process.agent_service import AgentService
 from jellybean_agent.process.model_loading import ModelSettings
+from jellybean_agent.rpc.frames import END_STREAM
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver.model.plan_document import Document
@@ -143,6 +144,8 @@ class Agent:
         number = next(self._numbers)
         data = unary_call(number, request.SerializeToString(), f"/jellybean.agent.v1.Agent/{name}")
         answers = await self._client.send(data)
+        while not any(one.flags & END_STREAM and one.number == number for one in answers):  # the handler still runs
+            answers += await self._client.frames()
         status = self._client.status(answers, number)
         return status if status[0] else response.FromString(content(answers, number)[5:])
 
