@@ -65,10 +65,10 @@ from .migration.migration_cost import Migration as Migration
 from .migration.migration_cost import MigrationPrices as MigrationPrices
 from .migration.migration_cost import load_prices as load_prices
 from .migration.plan_matching import HostedModel as HostedModel
+from .milp.highs_program import FEASIBILITY_TOLERANCE as FEASIBILITY_TOLERANCE
 from .milp.highs_program import Floats as Floats
 from .milp.highs_program import Indices as Indices
 from .milp.highs_program import Program as Program
-from .milp.pulp_program import FEASIBILITY_TOLERANCE as FEASIBILITY_TOLERANCE
 from .mixture.ways import TooManyWaysError as TooManyWaysError
 from .model.accuracy import AccuracyModel as AccuracyModel
 from .model.accuracy import AccuracyRow as AccuracyRow

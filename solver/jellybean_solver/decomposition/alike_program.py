@@ -27,10 +27,10 @@ from jellybean_solver.decomposition.split import Split
 from jellybean_solver.demand.memory import NONE, is_device_scarcer, memory_of
 from jellybean_solver.demand.tree_decomposition import Bag, tree_decomposition
 from jellybean_solver.fleet.packing.bin_packing import LITTLE, Load
-from jellybean_solver.milp.highs_program import Floats, Indices, Program
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.joint.flow_rows import BagTiers
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Indices, Program
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.small.assignment import SPARE, BagTiers, Group
+from jellybean_solver.small.assignment import SPARE, Group
 
 
 class AlikeProgram:

@@ -11,9 +11,10 @@ from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.split import Split
 from jellybean_solver.demand.tree_decomposition import Bag
 from jellybean_solver.fleet.packing.bin_packing import Load
+from jellybean_solver.joint.flow_rows import BagTiers
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.outcome import Selection
-from jellybean_solver.small.assignment import BagTiers, Group
+from jellybean_solver.small.assignment import Group
 
 
 @dataclass(frozen=True)

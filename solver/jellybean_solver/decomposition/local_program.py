@@ -25,8 +25,7 @@ from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.bin_packing import Load, seat_alone
 from jellybean_solver.fleet.packing.worker_counts import Staff
-from jellybean_solver.milp.highs_program import Floats, Indices, SolveLimits, run
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Indices, SolveLimits, run
 from jellybean_solver.outcome import relative_gap
 from jellybean_solver.small.assignment import SPARE, Group
 

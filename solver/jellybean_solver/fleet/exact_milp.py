@@ -27,8 +27,7 @@ from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.milp.highs_program import Floats
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats
 from jellybean_solver.outcome import Selection
 
 ONE = -1  # number of the group in a class that has a single group

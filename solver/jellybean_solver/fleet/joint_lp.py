@@ -33,7 +33,7 @@ from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.integer_counts import FEW, IntegerCounts
 from jellybean_solver.fleet.worker_classes import Choice, Mask, worker_classes
 from jellybean_solver.joint.accuracy_rows import add_accuracy
-from jellybean_solver.joint.flow_rows import add_flows
+from jellybean_solver.joint.flow_rows import add_flows, entry_shares
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.outcome import Selection
@@ -136,8 +136,7 @@ class JointLp:
             elif upstream in option:
                 assuming.setdefault((name, option[upstream]), []).append(column)
         for (_, variant), columns in assuming.items():
-            row = int(self.program.add_rows(0.0, 0.0, 1)[0])
-            self.program.fill([row] * len(columns), columns, 1.0)
+            row = self.program.row(0.0, 0.0, columns)
             self.program.fill([row] * len(having[key[variant]]), having[key[variant]], -1.0)
 
     def _variant_columns(self) -> dict[Choice, int]:
@@ -148,9 +147,8 @@ class JointLp:
         found = {choice: own[0] for choice, own in columns.items()}
         for choice, own in columns.items():
             if len(own) > 1:
-                found[choice] = int(self.program.add_columns([0.0], 1.0)[0])
-                row = int(self.program.add_rows(0.0, 0.0, 1)[0])
-                self.program.fill([row] * (len(own) + 1), [*own, found[choice]], [1.0] * len(own) + [-1.0])
+                found[choice] = self.program.column(0.0, 1.0)
+                self.program.row(0.0, 0.0, [*own, found[choice]], [1.0] * len(own) + [-1.0])
         return found
 
     def _paid(self) -> None:
@@ -172,9 +170,7 @@ class JointLp:
             for index, tier in enumerate(self.tiers):
                 brought = self.flows.marginal.get((name, tier), ())
                 if brought:
-                    row = int(self.program.add_rows(0.0, 0.0, 1)[0])
-                    self.program.fill([row] * len(brought), brought, -1.0)
-                    self.meet[number, index] = row
+                    self.meet[number, index] = self.program.row(0.0, 0.0, brought, -1.0)
 
     def _messages(self) -> None:
         """Add columns g; `leaving`: per choice and tier the rows that limit the messages sent from there by y."""
@@ -201,24 +197,13 @@ class JointLp:
                 self.program.fill(sums + rows, columns + columns, 1.0)
 
     def _links(self) -> None:
-        rows = []
-        for link, bandwidth in self.network.bandwidth.items():
-            columns: list[int] = []
-            values: list[float] = []
-            for (key, choice), flows in self.messages.items():
-                if link in flows:
-                    columns.append(flows[link])
-                    values.append(self.demands[choice].sent[key] / bandwidth)
-            for name in self.network.names:
-                for tier in self.tiers:
-                    sent = self.network.entry_bytes_per_s(name, tier).get(link, 0.0)
-                    brought = self.flows.marginal.get((name, tier), ()) if sent > 0 else ()
-                    columns += brought
-                    values += [sent / bandwidth] * len(brought)
-            if columns:
-                rows.append(int(self.program.add_rows(-math.inf, 1.0, 1)[0]))
-                self.limited_links.append(link)
-                self.program.fill([rows[-1]] * len(columns), columns, np.array(values))
+        carried = entry_shares(self.network, self.flows)
+        for (key, choice), flows in self.messages.items():
+            for link in flows.keys() & carried.keys():
+                share = self.demands[choice].sent[key] / self.network.bandwidth[link]
+                carried[link].append((flows[link], share))
+        self.limited_links = [link for link, terms in carried.items() if terms]
+        rows = [self.program.row(-math.inf, 1.0, *zip(*carried[link], strict=True)) for link in self.limited_links]
         self.link_rows = np.array(rows, np.int64)
 
     def _deadline(self, pace: Pace) -> None:

@@ -41,20 +41,15 @@ def _independent(program: Program, model: Independent, chosen: Chosen, least: fl
     """A product is a sum of logarithms: sum of -log(percent / 100) <= -log(least / 100)."""
     if not model.table:
         return False
-    row = int(program.add_rows(-math.inf, -math.log(least / 100.0) if least > 0 else math.inf, 1)[0])
+    row = program.row(-math.inf, -math.log(least / 100.0) if least > 0 else math.inf)
     for (name, variant), column in chosen.items():
         if name in model.table:
             percent = model.table[name].get(variant)
             if percent is None or (percent <= 0 and least > 0):
-                _never(program, column)
+                program.row(0.0, 0.0, [column])
             elif percent > 0:
                 program.fill([row], [column], -math.log(percent / 100.0))
     return True
-
-
-def _never(program: Program, column: int) -> None:
-    row = int(program.add_rows(0.0, 0.0, 1)[0])
-    program.fill([row], [column], 1.0)
 
 
 def _end_to_end(program: Program, model: EndToEnd, chosen: Chosen, least: float) -> bool:
@@ -67,15 +62,12 @@ def _end_to_end(program: Program, model: EndToEnd, chosen: Chosen, least: float)
     if not good:
         return False
     columns = program.add_columns(np.zeros(len(good)), 1.0)
-    one = program.add_rows(1.0, 1.0, 1)
-    program.fill(np.repeat(one, len(columns)), columns, 1.0)
+    program.row(1.0, 1.0, columns)
     for (name, variant), binary in chosen.items():
         if name in model.operators:
             at = model.operators.index(name)
             own = [int(column) for row, column in zip(good, columns, strict=True) if row[at] == variant]
-            row = int(program.add_rows(0.0, 0.0, 1)[0])
-            program.fill([row] * len(own), own, 1.0)
-            program.fill([row], [binary], -1.0)
+            program.row(0.0, 0.0, [*own, binary], [*(1.0 for _ in own), -1.0])
     return True
 
 
@@ -91,19 +83,15 @@ def _per_operator(program: Program, model: PerOperator, chosen: Chosen, least: f
         for variant, rows in model.tables[name].items():
             if (name, variant) not in chosen:
                 continue
-            points = [int(column) for column in program.add_columns(np.zeros(len(rows)), 1.0, integer=True)]
-            row = int(program.add_rows(0.0, 0.0, 1)[0])
-            program.fill([row] * len(points), points, 1.0)
-            program.fill([row], [chosen[name, variant]], -1.0)
+            points = [program.column(0.0, 1.0, integer=True) for _ in rows]
+            program.row(0.0, 0.0, [*points, chosen[name, variant]], [*(1.0 for _ in rows), -1.0])
             columns += points
             outputs += [point.output for point in rows]
             needed += [point.inputs for point in rows]
         for index, upstream in enumerate(model.inputs.get(name, ())):
-            row = int(program.add_rows(0.0, math.inf, 1)[0])
-            program.fill([row] * len(reached[upstream][0]), *reached[upstream])
+            row = program.row(0.0, math.inf, *reached[upstream])
             program.fill([row] * len(columns), columns, [-inputs[index] for inputs in needed])
         reached[name] = columns, outputs
     for name in model.answers:
-        row = int(program.add_rows(least, math.inf, 1)[0])
-        program.fill([row] * len(reached[name][0]), *reached[name])
+        program.row(least, math.inf, *reached[name])
     return True

@@ -44,9 +44,7 @@ def add_flows(program: Program, network: Network, demand: Demand) -> Flows:
         table = _columns(program, network, demand, bag.operators, home, edges)
         fractions.append(table)
         if bag.parent is None:
-            one = int(program.add_rows(1.0, 1.0, 1)[0])
-            program.fill([one] * len(table), list(table.values()), 1.0)
-            total.append(one)
+            total.append(program.row(1.0, 1.0, [*table.values()]))
         else:
             above = network.bags[bag.parent].operators
             _agree(program, (bag.operators, table), (above, fractions[bag.parent]), bag.separator)
@@ -91,14 +89,22 @@ def _agree(
     above: tuple[Sequence[str], Mapping[BagTiers, int]],
     shared: Sequence[str],
 ) -> None:
-    rows: dict[BagTiers, int] = {}
-    entries: list[tuple[int, int, float]] = []  # row, column, value
+    rows: dict[BagTiers, tuple[list[int], list[float]]] = {}
     for (names, table), sign in ((own, 1.0), (above, -1.0)):
         at = [names.index(name) for name in shared]
         for tiers, column in table.items():
-            key = tuple(tiers[i] for i in at)
-            if key not in rows:
-                rows[key] = int(program.add_rows(0.0, 0.0, 1)[0])
-            entries.append((rows[key], column, sign))
-    at_rows, columns, signs = zip(*entries, strict=True) if entries else ((), (), ())
-    program.fill(at_rows, columns, signs)
+            columns, signs = rows.setdefault(tuple(tiers[i] for i in at), ([], []))
+            columns.append(column)
+            signs.append(sign)
+    for columns, signs in rows.values():
+        program.row(0.0, 0.0, columns, signs)
+
+
+def entry_shares(network: Network, flows: Flows) -> dict[Tiers, list[tuple[int, float]]]:
+    """Limited link -> columns, each with the share of the link's bandwidth that its requests take from sources."""
+    found: dict[Tiers, list[tuple[int, float]]] = {link: [] for link in network.bandwidth}
+    for (name, tier), columns in flows.marginal.items():
+        for link, sent in network.entry_bytes_per_s(name, tier).items():
+            if link in found and sent > 0:
+                found[link] += [(column, sent / network.bandwidth[link]) for column in columns]
+    return found

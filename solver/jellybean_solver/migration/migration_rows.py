@@ -16,61 +16,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pulp
 
 from jellybean_solver.demand.demand import Demand
 from jellybean_solver.demand.memory import PoolMemory, fits, together
 from jellybean_solver.demand.model_sets import all_model_sets
 from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.migration.running_plan import HeldModels, LoadCosts
-from jellybean_solver.milp.pulp_program import PulpProgram
+from jellybean_solver.milp.highs_program import Program
 from jellybean_solver.model.problem import Pool
 
 HostSet = tuple[str, ...]
-TermList = list[tuple[Any, float]]
 
 
-class WorkerGroups(PulpProgram):
+class WorkerGroups:
     """The part of the assignment program that counts workers by pool and by group (the models that they hold).
 
-    Variables: `counts`, (pool, group) -> workers; `shares`, (operator, pool, group) -> fraction of its requests.
-    `moving`: pool -> migration terms of the objective. `load_rows`, `presence_rows`: (operator, pool) -> a row of it.
+    Columns: `counts`, (pool, group) -> workers; `shares`, (operator, pool, group) -> fraction of its requests.
+    `moving`: pool -> column -> its migration cost. `load_rows`, `presence_rows`: (operator, pool) -> a row of it.
     """
 
-    def __init__(self, demand: Demand) -> None:
-        super().__init__("worker assignment")
-        self.demand = demand
-        self.counts: dict[tuple[str, int], Any] = {}
-        self.shares: dict[tuple[str, str, int], Any] = {}
-        self.moving: dict[str, TermList] = {}
-        self.load_rows: dict[tuple[str, str], Any] = {}
-        self.presence_rows: dict[tuple[str, str], Any] = {}
+    def __init__(self, demand: Demand, prices: Mapping[str, float]) -> None:
+        """`prices`: pool -> USD per hour of a worker."""
+        self.program, self.demand, self.prices = Program(), demand, prices
+        self.counts: dict[tuple[str, int], int] = {}
+        self.shares: dict[tuple[str, str, int], int] = {}
+        self.moving: dict[str, dict[int, float]] = {}
+        self.load_rows: dict[tuple[str, str], int] = {}
+        self.presence_rows: dict[tuple[str, str], int] = {}
 
-    def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
+    def group(self, number: int, pool: str, hosted: HostSet, most: int) -> int:
         """Add a group of at most `most` workers that hold the set `hosted`, and the shares they serve.
 
-        Rows: their number covers the load, and a group without workers serves nothing. Returns the variable of their
+        Rows: their number covers the load, and a group without workers serves nothing. Returns the column of their
         number.
         """
-        count = self.variable(f"n_{index}_{number}", most, pulp.LpInteger)
-        self.counts[pool.name, number] = count
-        terms: TermList = [(count, -1.0)]
-        for o, name in enumerate(hosted):
-            share = self.variable(f"y_{index}_{number}_{o}")
-            self.shares[name, pool.name, number] = share
-            terms.append((share, self.demand.workers[name][pool.name]))
-            row = self.add([(share, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
-            self.presence_rows[name, pool.name] = row
-        row = self.add(terms, pulp.LpConstraintLE, 0.0)
-        self.load_rows |= {(name, pool.name): row for name in hosted}
+        program = self.program
+        count = self.counts[pool, number] = program.column(self.prices[pool], most, integer=True)
+        load = program.row(-math.inf, 0.0, [count], -1.0)
+        for name in hosted:
+            share = self.shares[name, pool, number] = program.column()
+            program.fill([load], [share], self.demand.workers[name][pool])
+            self.load_rows[name, pool] = load
+            self.presence_rows[name, pool] = program.row(-math.inf, 0.0, [share, count], [1.0, -1.0])
         return count
 
 
 def add_shared_groups(
     model: WorkerGroups,
-    index: int,
     pool: Pool,
     memory: PoolMemory,
     busy: Mapping[str, float],
@@ -86,39 +78,39 @@ def add_shared_groups(
     workers = _workers(pool, busy, moves)
     columns = len(workers) * (1 + len(memory.needs))
     if columns <= settings.matching_columns and (sets is None or columns < len(sets)):
-        _by_workers(model, index, pool, memory, moves, workers)
+        _by_workers(model, pool, memory, moves, workers)
         return True
     if sets is None:
         return False
     for number, hosted in enumerate(sets):
-        model.group(index, number, pool, hosted, pool.count)
-    add_moves_by_set(model, index, pool, sets, moves)
-    for o, name in enumerate(memory.needs):
-        having = [model.counts[pool.name, number] for number, hosted in enumerate(sets) if name in hosted]
-        _total(model, f"h_{index}_{o}", pool.count, having)
+        model.group(number, pool.name, hosted, pool.count)
+    add_moves_by_set(model, pool.name, sets, moves)
+    for name in memory.needs:
+        _total(model, pool, [model.counts[pool.name, number] for number, hosted in enumerate(sets) if name in hosted])
     return True
 
 
-def add_moves_by_set(model: WorkerGroups, index: int, pool: Pool, sets: Sequence[HostSet], moves: LoadCosts) -> None:
+def add_moves_by_set(model: WorkerGroups, pool: str, sets: Sequence[HostSet], moves: LoadCosts) -> None:
     """The formulation by sets: migration cost of the pool's groups, which exist and are numbered like `sets`."""
-    terms = model.moving.setdefault(pool.name, [])
-    into: list[TermList] = [[] for _ in sets]
-    for kind, (before, count) in enumerate(moves.held[pool.name].items()):
-        out: TermList = []
+    program, costs = model.program, model.moving.setdefault(pool, {})
+    into: list[list[int]] = [[] for _ in sets]
+    for before, count in moves.held[pool].items():
+        out: list[int] = []
         for number, hosted in enumerate(sets):
-            saved = moves.cost_usd_per_h(before.intersection(hosted), pool.name)
+            saved = moves.cost_usd_per_h(before.intersection(hosted), pool)
             if saved > 0:
-                going_on = model.variable(f"k_{index}_{kind}_{number}")
-                terms.append((going_on, -saved))
-                into[number].append((going_on, 1.0))
-                out.append((going_on, 1.0))
+                going_on = program.column()
+                costs[going_on] = -saved
+                into[number].append(going_on)
+                out.append(going_on)
         if out:
-            model.add(out, pulp.LpConstraintLE, count)
+            program.row(-math.inf, count, out)
     for number, hosted in enumerate(sets):
-        workers = model.counts[pool.name, number]
-        terms.append((workers, moves.cost_usd_per_h(hosted, pool.name)))
+        workers = model.counts[pool, number]
+        costs[workers] = moves.cost_usd_per_h(hosted, pool)
         if into[number]:
-            model.add([*into[number], (workers, -1.0)], pulp.LpConstraintLE, 0.0)
+            row = program.row(-math.inf, 0.0, into[number])
+            program.fill([row], [workers], -1.0)
 
 
 def _workers(pool: Pool, busy: Mapping[str, float], moves: LoadCosts) -> list[HeldModels]:
@@ -133,56 +125,48 @@ def _workers(pool: Pool, busy: Mapping[str, float], moves: LoadCosts) -> list[He
 
 
 def _by_workers(
-    model: WorkerGroups,
-    index: int,
-    pool: Pool,
-    memory: PoolMemory,
-    moves: LoadCosts,
-    workers: Sequence[HeldModels],
+    model: WorkerGroups, pool: Pool, memory: PoolMemory, moves: LoadCosts, workers: Sequence[HeldModels]
 ) -> None:
-    names, terms = tuple(memory.needs), model.moving.setdefault(pool.name, [])
+    program, names, costs = model.program, tuple(memory.needs), model.moving.setdefault(pool.name, {})
     all_needed, limits = together(memory.needs.values()), memory.limits
     scarce = [at for at, limit in enumerate(limits) if not fits(all_needed[at], limit)]
-    replicas: dict[str, list[Any]] = {name: [] for name in names}
-    before: Any = None
+    replicas: dict[str, list[int]] = {name: [] for name in names}
+    counts: list[int] = []
     for number, held in enumerate(workers):
-        count = model.group(index, number, pool, names, 1)
-        used: dict[int, TermList] = {at: [(count, -(limits[at] or 0.0))] for at in scarce}
-        for o, name in enumerate(names):
-            holds = model.variable(f"x_{index}_{number}_{o}", 1, pulp.LpInteger)
-            model.add([(model.shares[name, pool.name, number], 1.0), (holds, -1.0)], pulp.LpConstraintLE, 0.0)
-            model.add([(holds, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
-            for at, terms_of in used.items():
-                terms_of.append((holds, memory.needs[name][at]))
+        count = model.group(number, pool.name, names, 1)
+        full = {at: program.row(-math.inf, 0.0, [count], -(limits[at] or 0.0)) for at in scarce}
+        for name in names:
+            holds = program.column(0.0, 1.0, integer=True)
+            program.row(-math.inf, 0.0, [model.shares[name, pool.name, number], holds], [1.0, -1.0])
+            program.row(-math.inf, 0.0, [holds, count], [1.0, -1.0])
+            for at, row in full.items():
+                program.fill([row], [holds], memory.needs[name][at])
             replicas[name].append(holds)
             if name not in held:
-                terms.append((holds, moves.load_usd_per_h[name, pool.name]))
-        for terms_of in used.values():
-            model.add(terms_of, pulp.LpConstraintLE, 0.0)
+                costs[holds] = moves.load_usd_per_h[name, pool.name]
         if number > 0 and workers[number - 1] == held:  # symmetry breaking: the first of identical workers serve
-            model.add([(count, 1.0), (before, -1.0)], pulp.LpConstraintLE, 0.0)
-        before = count
-    for o, columns in enumerate(replicas.values()):
-        _total(model, f"h_{index}_{o}", pool.count, columns)
-    _total(model, f"h_{index}", pool.count, [model.counts[pool.name, number] for number in range(len(workers))])
+            program.row(-math.inf, 0.0, [count, counts[-1]], [1.0, -1.0])
+        counts.append(count)
+    for columns in (*replicas.values(), counts):
+        _total(model, pool, columns)
 
 
-def _total(model: WorkerGroups, name: str, most: int, parts: Sequence[Any]) -> None:
+def _total(model: WorkerGroups, pool: Pool, parts: Sequence[int]) -> None:
     if len(parts) > 1:
-        total = model.variable(name, most, pulp.LpInteger)
-        model.add([(total, -1.0), *((part, 1.0) for part in parts)], pulp.LpConstraintEQ, 0.0)
+        total = model.program.column(0.0, pool.count, integer=True)
+        model.program.row(0.0, 0.0, [total, *parts], [-1.0, *(1.0 for _ in parts)])
 
 
-def add_least_loads(model: WorkerGroups, index: int, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:
+def add_least_loads(model: WorkerGroups, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:
     """Add a lower bound on migration cost: replicas of each operator beyond those that the pool's workers hold.
 
     `busy`: operator -> workers that all its requests keep busy.
     """
-    paid = model.moving.setdefault(pool, [])
-    for o, (name, workers) in enumerate(busy.items()):
-        loads = model.variable(f"l_{index}_{o}", category=pulp.LpInteger)
-        paid.append((loads, moves.load_usd_per_h[name, pool]))
+    costs = model.moving.setdefault(pool, {})
+    for name, workers in busy.items():
+        loads = model.program.column(integer=True)
+        costs[loads] = moves.load_usd_per_h[name, pool]
         shares = [share for (owner, place, _), share in model.shares.items() if (owner, place) == (name, pool)]
         for needed in (1.0, workers):
-            terms = [(share, needed) for share in shares]
-            model.add([*terms, (loads, -1.0)], pulp.LpConstraintLE, moves.holding(name, pool))
+            row = model.program.row(-math.inf, moves.holding(name, pool), shares, needed)
+            model.program.fill([row], [loads], -1.0)

@@ -12,12 +12,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import pulp
 
 from jellybean_solver.migration.running_plan import HeldModels
-from jellybean_solver.milp.pulp_program import PulpProgram
+from jellybean_solver.milp.highs_program import Program, SolveLimits
 from jellybean_solver.time_limit import work_limit
 
 SHARE_TOLERANCE = 1e-9  # shares of requests or workers below this are rounding errors
@@ -90,38 +87,32 @@ def _free(
     kinds = {held: many for held, many in running.items() if many > 0 and held.intersection(shares)}
     if not kinds:
         return {}, {}
-    program = PulpProgram("arranging workers")
-    workers: dict[HeldModels, Any] = {}
-    served: dict[tuple[HeldModels, str], Any] = {}
-    objective: list[tuple[Any, float]] = []
-    for kind, (held, many) in enumerate(kinds.items()):
-        workers[held] = program.variable(f"m_{kind}", min(many, count), pulp.LpInteger)
-        own: list[tuple[Any, float]] = []
-        for o, name in enumerate(shares):
-            if name in held:
-                served[held, name] = program.variable(f"f_{kind}_{o}")
-                program.add([(served[held, name], 1.0), (workers[held], -1.0)], pulp.LpConstraintLE, 0.0)
-                objective.append((served[held, name], -SHARE_TOLERANCE))
-                own.append((served[held, name], busy[name]))
-        program.add([*own, (workers[held], -1.0)], pulp.LpConstraintLE, 0.0)
-    program.add([(column, 1.0) for column in workers.values()], pulp.LpConstraintLE, count)
-    for o, (name, share) in enumerate(shares.items()):
+    program = Program()
+    workers: dict[HeldModels, int] = {}
+    served: dict[tuple[HeldModels, str], int] = {}
+    for held, many in kinds.items():
+        workers[held] = program.column(0.0, min(many, count), integer=True)
+        load = program.row(-math.inf, 0.0, [workers[held]], -1.0)
+        for name in held.intersection(shares):
+            column = served[held, name] = program.column(-SHARE_TOLERANCE)
+            program.row(-math.inf, 0.0, [column, workers[held]], [1.0, -1.0])
+            program.fill([load], [column], busy[name])
+    program.row(-math.inf, count, [*workers.values()])
+    for name, share in shares.items():
         there = [column for (_, other), column in served.items() if other == name]
-        loads = program.variable(f"l_{o}", category=pulp.LpInteger)
-        objective.append((loads, max(price[name], SHARE_TOLERANCE)))
-        program.add([(column, 1.0) for column in there], pulp.LpConstraintLE, share)
+        loads = program.column(max(price[name], SHARE_TOLERANCE), integer=True)
+        program.row(-math.inf, share, there)
         for needed in (1.0, busy[name]):
-            terms = [(column, needed) for column in there]
-            program.add([*terms, (loads, 1.0)], pulp.LpConstraintGE, share * needed - SHARE_TOLERANCE)
-    program.problem.setObjective(pulp.LpAffineExpression(objective))
+            least = share * needed - SHARE_TOLERANCE
+            program.row(least, math.inf, [*there, loads], [*(needed for _ in there), 1.0])
     left_s = work_limit().left()
     within_s = None if left_s is None else max(left_s, LEAST_S)
-    solution = program.solve(integer=True, time_limit_s=within_s, gap=1e-3)
-    if solution is None or solution[0] is None:
+    values = program.solve(SolveLimits(1e-3, within_s)).values
+    if values is None:
         return {}, {}
     return (
-        {held: round(column.value()) for held, column in workers.items() if round(column.value()) > 0},
-        {place: max(0.0, float(column.value())) for place, column in served.items()},
+        {held: round(values[column]) for held, column in workers.items() if round(values[column]) > 0},
+        {place: max(0.0, float(values[column])) for place, column in served.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""A mixed-integer program stored as arrays and solved by HiGHS, for programs too large for PuLP's objects."""
+"""A mixed-integer program, stored as arrays and solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,26 @@ import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.milp.interruptible_run import run_interruptibly
-from jellybean_solver.milp.pulp_program import ENDED, FEASIBILITY_TOLERANCE, PRESOLVE_FAILURES
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
+FEASIBILITY_TOLERANCE = 1e-7  # of rows and integers. 1e-6 rounds small operators away; at 1e-9 HiGHS cuts optima off
+INFEASIBLE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
+PRESOLVE_FAILURES = (  # texts of HiGHS' failures in presolve: one small program in thousands, with nearly tight rows
+    highspy.HighsModelStatus.kPresolveError,
+    highspy.HighsModelStatus.kSolveError,
+    highspy.HighsModelStatus.kPostsolveError,
+    highspy.HighsModelStatus.kUnknown,
+)
+ENDED = (
+    highspy.HighsModelStatus.kOptimal,
+    highspy.HighsModelStatus.kTimeLimit,
+    highspy.HighsModelStatus.kSolutionLimit,  # of nodes
+    highspy.HighsModelStatus.kObjectiveTarget,
+    highspy.HighsModelStatus.kObjectiveBound,
+    highspy.HighsModelStatus.kInterrupt,
+)
 
 DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
 SPARED: dict[str, bool | float] = {
@@ -138,6 +153,28 @@ class Program:
         self.columns += count
         return np.arange(self.columns - count, self.columns)
 
+    def column(self, cost: float = 0.0, high: float = math.inf, *, integer: bool = False) -> int:
+        """Add one variable from 0 to `high`; returns its index."""
+        return int(self.add_columns([cost], high, integer=integer)[0])
+
+    def row(
+        self,
+        low: float,
+        high: float,
+        columns: Sequence[int] | Indices = (),
+        values: float | Sequence[float] | Floats = 1.0,
+    ) -> int:
+        """Add one row with entries in these columns; returns its index."""
+        row = int(self.add_rows(low, high, 1)[0])
+        self.fill([row] * len(columns), columns, values)
+        return row
+
+    def add_cost(self, columns: Sequence[int] | Indices, cost: float | Sequence[float]) -> None:
+        """Add to the objective's coefficients of these columns."""
+        every = np.concatenate(self.cost)
+        np.add.at(every, np.asarray(columns, np.int64), cost)
+        self.cost = [every]
+
     def add_rows(self, low: float | Floats, high: float | Floats, count: int) -> Indices:
         """Add empty rows; `fill` sets their entries. Returns their indices."""
         first = len(self.row_low)
@@ -158,15 +195,14 @@ class Program:
         entries = np.full(len(at), values) if isinstance(values, float | int) else np.asarray(values, float)
         self.entries.append((at, np.asarray(columns, np.int64), entries))
 
-    def limit_cost(self, most: float, without: Sequence[int] = ()) -> None:
-        """Add a row that keeps the objective, without these columns, at or below `most`."""
-        if math.isinf(most):
+    def limit_cost(self, most: float = math.inf, without: Sequence[int] = (), *, least: float = -math.inf) -> None:
+        """Add a row that keeps the objective, without these columns, between `least` and `most`."""
+        if math.isinf(most) and math.isinf(least):
             return
         cost = np.concatenate(self.cost)
         cost[list(without)] = 0.0
         columns = np.flatnonzero(cost)
-        row = self.add_rows(-math.inf, most, 1)
-        self.fill(np.repeat(row, len(columns)), columns, cost[columns])
+        self.row(least, most, columns, cost[columns])
 
     def solve(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> ProgramSolution:
         """The best point within the limits. `relaxed`: without integrality. SolverError on a numerical failure."""
@@ -177,7 +213,11 @@ class Program:
     def model(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> highspy.Highs:
         """The HiGHS model, ready to run."""
         model = self.empty_model(limits, relaxed=relaxed)
-        model.passModel(self.lp(relaxed=relaxed))
+        if model.passModel(self.lp(relaxed=relaxed)) == highspy.HighsStatus.kError:
+            raise SolverError(
+                "HiGHS does not take the numbers of this problem: a price, time, size or rate is so large or so small "
+                "that it must be a mistake; check its unit"
+            )
         return model
 
     def empty_model(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> highspy.Highs:
@@ -212,7 +252,7 @@ class Program:
     def answer(self, model: highspy.Highs, *, relaxed: bool = False, cutoff: float = math.inf) -> ProgramSolution:
         """The solution of a HiGHS model that has run. SolverError on a numerical failure."""
         status, info = model.getModelStatus(), model.getInfo()
-        if status == highspy.HighsModelStatus.kInfeasible:
+        if status in INFEASIBLE:
             return ProgramSolution(None, math.inf, above(math.inf, cutoff))
         found = info.primal_solution_status == highspy.kSolutionStatusFeasible
         if status not in ENDED:

@@ -10,12 +10,10 @@ import highspy
 import numpy as np
 
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.milp.highs_program import Floats, Indices, Program
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, INFEASIBLE, Floats, Indices, Program
 from jellybean_solver.outcome import Clock
 
 AT_A_TIME = 2_000  # simplex iterations between two readings of the clock; a count keeps the pivots reproducible
-_NONE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +95,10 @@ class Linear:
     def solve(self) -> Optimum | None:
         """The optimum; None if infeasible. OutOfTimeError, or SolverError on a numerical failure."""
         status = self._run()
-        if status not in (highspy.HighsModelStatus.kOptimal, *_NONE):
+        if status not in (highspy.HighsModelStatus.kOptimal, *INFEASIBLE):
             self._highs.clearSolver()  # from scratch
             status = self._run()
-        if status in _NONE:
+        if status in INFEASIBLE:
             return None
         if status != highspy.HighsModelStatus.kOptimal:
             ended = self._highs.modelStatusToString(status)

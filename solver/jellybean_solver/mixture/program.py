@@ -25,8 +25,7 @@ import numpy as np
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, SolveLimits
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Program, ProgramSolution, SolveLimits
 from jellybean_solver.mixture.flow_rows import Count, FlowRows, Mean, Workers
 from jellybean_solver.mixture.load_rows import LoadRows
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes

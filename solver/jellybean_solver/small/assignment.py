@@ -1,4 +1,4 @@
-"""Worker assignment: where a selection's operators run, as an exact mixed-integer program (PuLP over HiGHS).
+"""Worker assignment: where a selection's operators run, as an exact mixed-integer program (HiGHS).
 
 Variables, for one selection:
     f[b, a]     fraction of requests whose operators of bag b sit in tiers a        (b from the tree of bags)
@@ -19,30 +19,26 @@ With a running plan (`moves`) the objective includes the cost of loading models 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-import pulp
-
-from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
+from jellybean_solver.demand.demand import Demand, Network
 from jellybean_solver.demand.memory import MemoryLimits, PoolMemory
 from jellybean_solver.demand.model_sets import ModelSets, largest_model_sets
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
-from jellybean_solver.demand.tree_decomposition import Bag
+from jellybean_solver.joint.flow_rows import BagTiers, add_flows, entry_shares
 from jellybean_solver.migration.migration_rows import WorkerGroups, add_least_loads, add_moves_by_set, add_shared_groups
 from jellybean_solver.migration.running_plan import LoadCosts
 from jellybean_solver.migration.worker_matching import WorkerShare, assign_workers, loads_usd_per_h
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, summed
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, ProgramSolution, SolveLimits
+from jellybean_solver.milp.warm_lp import Linear, Optimum
 from jellybean_solver.model.problem import Pool, Sharing
+from jellybean_solver.outcome import Clock
 from jellybean_solver.small.tree_bounds import Multipliers
 
 SPARE = 1e-7  # tolerance in workers: 2 workers suffice for a load of 2.0000000001
-
-BagTiers = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +99,9 @@ def improve(
 
     `cutoff`: upper limit in USD per hour on compute and network cost; with `moves`, migration is not part of it.
     """
-    model = _Model(network, demand, moves=moves, matched=False)
-    model.minimise_cost()
-    model.limit(cutoff)
-    outcome = model.solve(integer=True, time_limit_s=time_limit_s, gap=gap)
-    if outcome is None or outcome[0] is None:
-        return None
-    return model.assignment(outcome[0], -math.inf)
+    model = _Model(network, demand, moves=moves, matched=False, budget=cutoff)
+    point = model.solve(SolveLimits(gap, time_limit_s))
+    return None if point.values is None else model.assignment(point, -math.inf)
 
 
 def assign(
@@ -127,22 +119,19 @@ def assign(
     If too many sets of models fit on one worker, only some are tried, and no lower bound is proven. With `moves` the
     cost includes migration from a running plan; `budget` limits the cost without migration.
     """
-    model = _Model(network, demand, moves=moves, matched=False, settings=settings)
-    model.minimise_cost()
-    model.limit(budget)
-    outcome = model.solve(integer=True, time_limit_s=time_limit_s, cutoff=cutoff)
-    if outcome is None and model.all_largest:
-        return Attempt(None, math.inf)
-    value, bound = outcome or (None, -math.inf)
-    bound = bound if model.all_largest else -math.inf
-    found = model.assignment(value, min(value, bound)) if value is not None else None
-    if moves is None or (found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound))):
+    model = _Model(network, demand, moves=moves, matched=False, settings=settings, budget=budget)
+    point = model.solve(SolveLimits(time_limit_s=time_limit_s, cutoff=cutoff))
+    bound = point.bound if model.all_largest else -math.inf
+    found = None if point.values is None else model.assignment(point, min(point.value, bound))
+    if moves is None or bound == math.inf:
         return Attempt(found, bound if found is None else found.bound)
-    matched = _Model(network, demand, moves=moves, settings=settings)
-    return _matched(matched, Attempt(found, bound), cutoff=cutoff, budget=budget, time_limit_s=time_limit_s)
+    if found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound)):
+        return Attempt(found, found.bound)
+    matched = _Model(network, demand, moves=moves, settings=settings, budget=budget, least=bound)
+    return _matched(matched, Attempt(found, bound), cutoff, time_limit_s)
 
 
-def _matched(model: _Model, known: Attempt, *, cutoff: float, budget: float, time_limit_s: float | None) -> Attempt:
+def _matched(model: _Model, known: Attempt, cutoff: float, time_limit_s: float | None) -> Attempt:
     """An assignment cheaper than the known one, or the proof that there is none, within the node limit.
 
     `model`: program with the migration cost of the best matching of workers; `known`: result of the program that only
@@ -151,16 +140,10 @@ def _matched(model: _Model, known: Attempt, *, cutoff: float, budget: float, tim
     best, bound = known.assignment if known.value <= cutoff else None, known.bound
     if model.all_largest:
         below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
-        model.minimise_cost(floor=bound)
-        model.limit(budget)
-        most_nodes = model.settings.matching_nodes
-        outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=most_nodes, cutoff=below)
-        if outcome is None and best is None:
-            return Attempt(None, math.inf)
-        if outcome is None:
-            bound = math.inf  # nothing is cheaper than `best`
-        elif outcome[0] is not None:
-            best, bound = model.assignment(outcome[0], -math.inf), max(bound, outcome[1])
+        point = model.solve(SolveLimits(0.0, time_limit_s, below, model.settings.matching_nodes))
+        bound = max(bound, point.bound)  # inf: nothing is cheaper than `best`
+        if point.values is not None:
+            best = model.assignment(point, -math.inf)
     if best is None:
         return Attempt(None, bound)
     return Attempt(replace(best, bound=min(best.cost, bound)), min(best.cost, bound))
@@ -169,17 +152,15 @@ def _matched(model: _Model, known: Attempt, *, cutoff: float, budget: float, tim
 def relax(network: Network, demand: Demand) -> Relaxation:
     """Solve the linear relaxation of `assign`, without memory limits (fractional workers satisfy any memory limit)."""
     model = _Model(network, demand, packed=False)
-    model.minimise_cost()
-    outcome = model.solve(integer=False, time_limit_s=None)
-    if outcome is None or outcome[0] is None:
-        return Relaxation(math.inf, None)
-    return Relaxation(outcome[0], model.multipliers())
+    optimum = Linear(model.program, Clock()).solve()
+    return Relaxation(math.inf, None) if optimum is None else Relaxation(optimum.value, model.multipliers(optimum))
 
 
 class _Model(WorkerGroups):
     """The program of one selection.
 
-    `packed`: True if the memory of workers limits which models they hold together.
+    `packed`: True if the memory of workers limits which models they hold together. `budget`: most USD per hour, without
+    migration; `least`: lower bound on the objective.
     `matched`: True for the migration cost of the best matching of workers; False for a lower bound on that cost, from
     counts per operator and pool.
     """
@@ -193,44 +174,49 @@ class _Model(WorkerGroups):
         moves: LoadCosts | None = None,
         matched: bool = True,
         settings: AssignmentSettings = DEFAULT_ASSIGNMENT,
+        budget: float = math.inf,
+        least: float = -math.inf,
     ) -> None:
-        super().__init__(demand)
+        super().__init__(demand, network.usd_per_h)
         self.network, self.packed, self.settings = network, packed, settings
         self.moves, self.matched = moves, matched
         self.all_largest = True
-        self.fractions = [self._bag_variables(index) for index in range(len(network.bags))]
-        self.scarcity_rows: dict[str, Any] = {}
-        for index, pool in enumerate(network.pools):
-            self._pool(index, pool)
-        self._bag_rows()
+        self.flows = add_flows(self.program, network, demand)
+        self.scarcity_rows: dict[str, int] = {}
+        for pool in network.pools:
+            self._pool(pool)
         self._tier_rows()
-        self._link_rows()
-        self.cost = self._cost()
+        self._traffic()
+        self.program.limit_cost(budget)
+        for costs in self.moving.values():
+            self.program.add_cost([*costs], [*costs.values()])
+        self.program.limit_cost(least=least)
 
-    def minimise_cost(self, floor: float = -math.inf) -> None:
-        terms = summed(self.cost, *self.moving.values())
-        self.problem.setObjective(pulp.LpAffineExpression(terms))
-        if math.isfinite(floor):
-            self.add(terms, pulp.LpConstraintGE, floor)
+    def solve(self, limits: SolveLimits) -> ProgramSolution:
+        """The best point within the cutoff; its bound is inf if it is proven that there is none."""
+        cutoff = limits.cutoff
+        if math.isfinite(cutoff):
+            cutoff += FEASIBILITY_TOLERANCE * max(1.0, abs(cutoff))
+        point = self.program.solve(replace(limits, cutoff=cutoff))
+        if point.value <= cutoff:
+            return point
+        return ProgramSolution(None, math.inf, math.inf if point.bound > cutoff else point.bound)
 
-    def limit(self, most: float) -> None:
-        """Limit the cost without migration to `most` USD per hour."""
-        if math.isfinite(most):
-            self.add(self.cost, pulp.LpConstraintLE, most)
-
-    def assignment(self, cost: float, bound: float) -> Assignment:
-        """The assignment of the solved program; fractions below the feasibility tolerance are dropped."""
+    def assignment(self, point: ProgramSolution, bound: float) -> Assignment:
+        """The assignment of a point; fractions below the feasibility tolerance are dropped."""
+        values = [] if point.values is None else point.values.tolist()
+        cost = point.value
         bags = tuple(
-            {tiers: float(v.value()) for tiers, v in fractions.items() if v.value() > FEASIBILITY_TOLERANCE}
-            for fractions in self.fractions
+            {tiers: values[column] for tiers, column in fractions.items() if values[column] > FEASIBILITY_TOLERANCE}
+            for fractions in self.flows.fractions
         )
         groups: list[Group] = []
         served: dict[tuple[str, int], dict[str, float]] = {key: {} for key in self.counts}
-        for (name, pool, number), variable in self.shares.items():
-            if (share := float(variable.value())) > FEASIBILITY_TOLERANCE:
-                served[pool, number][name] = share
-        for (pool, number), variable in self.counts.items():
-            counted, shares = round(variable.value()), served[pool, number]
+        for (name, pool, number), column in self.shares.items():
+            if values[column] > FEASIBILITY_TOLERANCE:
+                served[pool, number][name] = values[column]
+        for (pool, number), column in self.counts.items():
+            counted, shares = round(values[column]), served[pool, number]
             count = counted if shares else 0
             if shares and not self._is_arranged(pool):
                 # A program that stopped at a gap, or workers of price 0, may give more workers than needed.
@@ -242,11 +228,11 @@ class _Model(WorkerGroups):
         if self.moves is None:
             return Assignment(cost, bound, bags, tuple(groups))
         settled = [group for group in groups if not self._is_arranged(group.pool)]
-        for pool in self.moving:
+        for pool, costs in self.moving.items():
             if self._is_arranged(pool):
                 singles, usd_per_h = self._arranged(pool, [group for group in groups if group.pool == pool], self.moves)
                 settled += singles
-                cost += usd_per_h
+                cost += usd_per_h - sum(cost * values[column] for column, cost in costs.items())
         return Assignment(cost, bound, bags, tuple(settled), uneven=True)
 
     def _is_arranged(self, pool: str) -> bool:
@@ -255,7 +241,7 @@ class _Model(WorkerGroups):
         return shared and not self.matched and pool in self.moving
 
     def _arranged(self, pool: str, groups: list[Group], moves: LoadCosts) -> tuple[list[Group], float]:
-        """Groups split into single workers matched to running ones, and the USD per hour this adds to the objective."""
+        """Groups split into single workers matched to running ones, and the USD per hour that this adds."""
         names = [name for name, workers in self.demand.workers.items() if pool in workers]
         price = {name: moves.load_usd_per_h[name, pool] for name in names}
         busy = {name: self.demand.workers[name][pool] for name in names}
@@ -264,84 +250,43 @@ class _Model(WorkerGroups):
         for group in sorted(groups, key=lambda group: -group.count):
             found += assign_workers(group.shares, group.count, busy, running, price)
         used = [single for single in found if single.shares]
-        dearer = loads_usd_per_h(used, price) - sum(value * column.value() for column, value in self.moving[pool])
-        dearer -= (len(found) - len(used)) * self.network.usd_per_h[pool]
+        dearer = loads_usd_per_h(used, price) - (len(found) - len(used)) * self.network.usd_per_h[pool]
         return [Group(pool, single.shares, 1) for single in used], dearer
 
-    def multipliers(self) -> Multipliers:
+    def multipliers(self, optimum: Optimum) -> Multipliers:
         """Duals of the rows that tie operators to workers, with the sign that makes them non-negative."""
+        duals = [max(0.0, -dual) for dual in optimum.duals.tolist()]
         return Multipliers(
-            {key: max(0.0, -row.pi) for key, row in self.load_rows.items()},
-            {key: max(0.0, -row.pi) for key, row in self.presence_rows.items()},
-            {pool: max(0.0, -row.pi) for pool, row in self.scarcity_rows.items()},
+            {key: duals[row] for key, row in self.load_rows.items()},
+            {key: duals[row] for key, row in self.presence_rows.items()},
+            {pool: duals[row] for pool, row in self.scarcity_rows.items()},
         )
 
-    def _bag_variables(self, index: int) -> dict[BagTiers, Any]:
-        bag, (_, edges) = self.network.bags[index], self.network.homes[index]
-        domains = [self._tiers(name) for name in bag.operators]
-        found: dict[BagTiers, Any] = {}
-        for number, tiers in enumerate(itertools.product(*domains)):
-            at = dict(zip(bag.operators, tiers, strict=True))
-            if all((at[up], at[down]) in self.demand.traffic[up, down] for up, down in edges):
-                found[tiers] = self.variable(f"f_{index}_{number}")
-        return found
-
-    def _tiers(self, name: str) -> list[str]:
-        tiers = dict.fromkeys(self.network.tier_of[pool] for pool in self.demand.workers[name])
-        return [tier for tier in tiers if tier in self.demand.entry[name]]
-
-    def _bag_rows(self) -> None:
-        for bag, own in zip(self.network.bags, self.fractions, strict=True):
-            if bag.parent is None:
-                self.add([(variable, 1.0) for variable in own.values()], pulp.LpConstraintEQ, 1.0)
-                continue
-            rows: dict[BagTiers, list[tuple[Any, float]]] = {}
-            above = self.network.bags[bag.parent].operators
-            for names, fractions, sign in ((bag.operators, own, 1.0), (above, self.fractions[bag.parent], -1.0)):
-                at = [names.index(name) for name in bag.separator]
-                for tiers, variable in fractions.items():
-                    rows.setdefault(tuple(tiers[i] for i in at), []).append((variable, sign))
-            for terms in rows.values():
-                self.add(terms, pulp.LpConstraintEQ, 0.0)
-
     def _tier_rows(self) -> None:
-        by_name: dict[str, list[tuple[Any, str]]] = {}
-        for (name, pool, _), variable in self.shares.items():
-            by_name.setdefault(name, []).append((variable, pool))
-        for bag, (home, _), fractions in zip(self.network.bags, self.network.homes, self.fractions, strict=True):
-            for name in home:
-                index = bag.operators.index(name)
-                rows: dict[str, list[tuple[Any, float]]] = {}
-                for tiers, variable in fractions.items():
-                    rows.setdefault(tiers[index], []).append((variable, -1.0))
-                for variable, pool in by_name.get(name, ()):
-                    rows.setdefault(self.network.tier_of[pool], []).append((variable, 1.0))
-                for terms in rows.values():
-                    self.add(terms, pulp.LpConstraintEQ, 0.0)
+        """An operator's workers in a tier serve what its flows bring there."""
+        rows = {place: self.program.row(0.0, 0.0, columns, -1.0) for place, columns in self.flows.marginal.items()}
+        for (name, pool, _), column in self.shares.items():
+            place = name, self.network.tier_of[pool]
+            if place not in rows:
+                rows[place] = self.program.row(0.0, 0.0)
+            self.program.fill([rows[place]], [column], 1.0)
 
-    def _link_rows(self) -> None:
-        carried: dict[Tiers, list[tuple[Any, float]]] = {tiers: [] for tiers in self.network.bandwidth}
-        for (home, edges), bag, fractions in zip(self.network.homes, self.network.bags, self.fractions, strict=True):
-            for tiers, variable in fractions.items():
-                for link, bytes_per_s in self._sent(bag, home, edges, tiers).items():
-                    carried[link].append((variable, bytes_per_s / self.network.bandwidth[link]))
+    def _traffic(self) -> None:
+        """Prices of traffic between operators, and rows that keep limited links within their bandwidth."""
+        carried, priced = entry_shares(self.network, self.flows), dict[int, float]()
+        for key, between in self.flows.between.items():
+            for tiers, columns in between.items():
+                for column in columns:
+                    priced[column] = priced.get(column, 0.0) + self.demand.traffic[key][tiers]
+                if tiers in carried:
+                    share = self.demand.sent[key] / self.network.bandwidth[tiers]
+                    carried[tiers] += [(column, share) for column in columns]
+        self.program.add_cost([*priced], [*priced.values()])
         for terms in carried.values():
             if terms:
-                self.add(terms, pulp.LpConstraintLE, 1.0)
+                self.program.row(-math.inf, 1.0, *zip(*terms, strict=True))
 
-    def _sent(self, bag: Bag, home: Sequence[str], edges: Sequence[EdgeKey], tiers: BagTiers) -> Mapping[Tiers, float]:
-        """Bytes per second on each limited link if all requests had the bag's operators in these tiers."""
-        at = dict(zip(bag.operators, tiers, strict=True))
-        inner = (((at[up], at[down]), self.demand.sent[up, down]) for up, down in edges)
-        found: dict[Tiers, float] = {}
-        for link, sent in itertools.chain(
-            inner, *(self.network.entry_bytes_per_s(name, at[name]).items() for name in home)
-        ):
-            if link in self.network.bandwidth and sent > 0:
-                found[link] = found.get(link, 0.0) + sent
-        return found
-
-    def _pool(self, index: int, pool: Pool) -> None:
+    def _pool(self, pool: Pool) -> None:
         names = [name for name in self.network.names if pool.name in self.demand.workers[name]]
         if not names:
             return
@@ -351,7 +296,7 @@ class _Model(WorkerGroups):
         moves = self.moves if self.moves is not None and self.moves.paid_in(pool.name, names) else None
         exclusive = pool.sharing is Sharing.EXCLUSIVE
         if moves is not None and self.matched and not exclusive:
-            is_exact = add_shared_groups(self, index, pool, memory, busy, moves, self.settings)
+            is_exact = add_shared_groups(self, pool, memory, busy, moves, self.settings)
             self.all_largest = is_exact and self.all_largest
         else:
             singles = ModelSets(tuple((name,) for name in names), True)
@@ -361,23 +306,11 @@ class _Model(WorkerGroups):
                 hosts = largest_model_sets(packed, self.network.apart, self.settings)
             self.all_largest = self.all_largest and hosts.all_largest
             for number, hosted in enumerate(hosts.sets):
-                self.group(index, number, pool, hosted, pool.count)
+                self.group(number, pool.name, hosted, pool.count)
             if moves is not None and self.matched:
-                add_moves_by_set(self, index, pool, hosts.sets, moves)
+                add_moves_by_set(self, pool.name, hosts.sets, moves)
             elif moves is not None:
-                add_least_loads(self, index, pool.name, busy, moves)
-        together = [(count, 1.0) for (own, _), count in self.counts.items() if own == pool.name]
+                add_least_loads(self, pool.name, busy, moves)
+        together = [count for (own, _), count in self.counts.items() if own == pool.name]
         if exclusive or len(together) > 1:
-            self.scarcity_rows[pool.name] = self.add(together, pulp.LpConstraintLE, pool.count)
-
-    def _cost(self) -> list[tuple[Any, float]]:
-        terms: list[tuple[Any, float]] = []
-        for (pool, _), count in self.counts.items():
-            terms.append((count, self.network.usd_per_h[pool]))
-        for bag, (home, edges), fractions in zip(self.network.bags, self.network.homes, self.fractions, strict=True):
-            for tiers, variable in fractions.items():
-                at = dict(zip(bag.operators, tiers, strict=True))
-                price = sum(self.demand.entry[name][at[name]] for name in home)
-                price += sum(self.demand.traffic[up, down][at[up], at[down]] for up, down in edges)
-                terms.append((variable, price))
-        return terms
+            self.scarcity_rows[pool.name] = self.program.row(-math.inf, pool.count, together)

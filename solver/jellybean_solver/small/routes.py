@@ -19,11 +19,12 @@ from typing import TypeVar
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.tree_decomposition import Bag
+from jellybean_solver.joint.flow_rows import BagTiers
 from jellybean_solver.migration.worker_matching import balance_loads
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Operator, Problem
 from jellybean_solver.model.stated_figures import with_figures
-from jellybean_solver.small.assignment import Assignment, BagTiers, Group
+from jellybean_solver.small.assignment import Assignment, Group
 
 SLIVER = 1e-12  # fraction of requests; shorter pieces are rounding errors and join their neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped

@@ -95,7 +95,7 @@ def test_what_an_image_installs_runs_alone(name: str, extra: str, tmp_path: Path
     module = {"agent": "jellybean_agent", "gateway": "jellybean.serving.gateway_main", "operator": "jellybean"}[name]
     if name == "agent":
         assert ours == {"jellybean_agent", "jellybean_protos"}
-        assert not {"pulp", "highspy"} & set(installed)
+        assert "highspy" not in installed
     done = subprocess.run(
         [python, "-P", "-m", module, "--help"],
         capture_output=True,

@@ -7,7 +7,7 @@ import sys
 
 # what the extras of planning, agents, training and the cluster install, and a client does not need
 NOT_INSTALLED = (
-    *("psutil", "torch", "pulp", "highspy", "onnx", "onnxruntime", "pydantic", "ruamel", "typer", "rich", "sqlalchemy"),
+    *("psutil", "torch", "highspy", "onnx", "onnxruntime", "pydantic", "ruamel", "typer", "rich", "sqlalchemy"),
     *("jinja2", "matplotlib", "PIL", "kubernetes", "aiohttp", "prometheus_client"),
 )
 CODE = f"""

@@ -13,8 +13,7 @@ from jellybean_solver.demand.memory import MemoryLimits, together
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.bin_packing import Load, in_pools, seat_alone, seat_together
 from jellybean_solver.fleet.packing.wrap_around_packing import Chain, Seats, seated_in
-from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Indices
 from jellybean_solver.small.assignment import SPARE, Assignment, Group
 
 MOST_MORE = 2  # most workers added to a chain, beyond those that its load keeps busy, because of memory

@@ -18,8 +18,7 @@ from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.relaxation import Point
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
-from jellybean_solver.milp.highs_program import Floats, Indices, Program, SolveLimits
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Indices, Program, SolveLimits
 from jellybean_solver.small.assignment import Assignment
 
 WAYS = 40  # most rounding patterns per operator and tier

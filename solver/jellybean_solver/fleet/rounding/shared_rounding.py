@@ -17,8 +17,7 @@ from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.packing.wrap_around_packing import Chain, chains_of
 from jellybean_solver.fleet.relaxation import Point
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES, WorkerClass
-from jellybean_solver.milp.highs_program import Floats, Program, SolveLimits
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Program, SolveLimits
 from jellybean_solver.small.assignment import Assignment
 
 CLASSES, CLASSES_THOROUGH = 1, 2  # worker classes per operator and tier beside those that a point uses

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.milp.highs_program import Floats, Program
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Program
 from jellybean_solver.pipeline.sharding.costs import StrategyCosts, strategy_costs
 from jellybean_solver.pipeline.sharding.elimination import CostTable, least_choices
 from jellybean_solver.pipeline.sharding.mesh import Mesh

@@ -16,7 +16,6 @@ import numpy as np
 from jellybean_solver.milp.highs_program import Program
 from jellybean_solver import Deadline, EndToEnd, Slo, solve
 from jellybean_solver.milp.interruptible_run import solver_threads
-from jellybean_solver.milp.pulp_program import PulpProgram
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.mode_search import ModeSearch
 from tests.support.small_problems import box, operator, problem, variant
@@ -34,17 +33,6 @@ def arrays():
         (at,) = program.add_rows(sum(row) // 2, sum(row) // 2, 1)
         program.fill([at] * 52, [*columns, *slack[2 * number : 2 * number + 2]], [*map(float, row), 1.0, -1.0])
     program.solve()
-
-
-def pulp():
-    program = PulpProgram("market split")
-    columns = [program.variable(f"x{i}", 1, "Integer") for i in range(50)]
-    slack = [program.variable(f"s{i}") for i in range(12)]
-    for number, row in enumerate(rows):
-        pair = [(slack[2 * number], 1.0), (slack[2 * number + 1], -1.0)]
-        program.add([*zip(columns, row), *pair], 0, sum(row) // 2)
-    program.problem.setObjective(sum(slack))
-    program.solve(integer=True, time_limit_s=None)
 
 
 def pool():
@@ -85,7 +73,7 @@ except KeyboardInterrupt:
     ("call", "number", "status"),
     [
         ("arrays", "SIGINT", 130),
-        ("pulp", "SIGTERM", 143),
+        ("arrays", "SIGTERM", 143),
         ("pool", "SIGTERM", 143),
         ("pool", "SIGINT", 130),
         ("descent", "SIGINT", 130),

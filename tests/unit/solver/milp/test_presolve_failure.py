@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Link, Network, Pool, Problem, Sharing, SolverError, solve
-from jellybean_solver.milp import pulp_program as mip
+from jellybean_solver.milp import highs_program as mip
 from jellybean_solver.small.assignment import assign
 from tests.support.small_problems import operator, problem, variant
 
