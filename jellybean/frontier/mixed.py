@@ -94,7 +94,7 @@ class TimedSolver:
         if not found.reasons:
             return found.solution
         least = 0.0 if solution.certificate is None else solution.certificate.bound
-        return Solution("infeasible", None, Infeasibility(found.reasons, least_usd_per_h=least), 1, None)
+        return Solution(None, Infeasibility(found.reasons, least_usd_per_h=least), 1)
 
 
 def mixed_curves(

@@ -84,7 +84,7 @@ def add_to_plan(
         )
         if found is not None:
             plan, compared = found.plan, found.text
-            solution = replace(added.solution, plan=plan, certificate=plan.certificate)
+            solution = replace(added.solution, plan=plan)
             added = replace(added, solution=solution)
     if plan is not None:
         plan = None if reasons else replace(plan, overrides=project.overrides)

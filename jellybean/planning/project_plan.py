@@ -331,8 +331,7 @@ def _with_penalties(
     best = best_with_penalties(problem, cheapest, solve_trial, gap=tolerance, clock=clock, progress=progress)
     if best is None:
         return found
-    certificate = best.plan.certificate
-    solution = replace(cheapest, status=certificate.termination, plan=best.plan, certificate=certificate)
+    solution = replace(cheapest, plan=best.plan)
     return replace(
         found, solution=solution, judged=best.judged, cheapest=best.cheapest or found.cheapest, compared=best.text
     )
@@ -350,7 +349,7 @@ def best_of_equal_cost(problem: Problem, solution: Solution) -> Solution:
     fastest = fastest_of_equal_cost(as_planned(problem, best.plan), best.plan)
     if fastest is best.plan or latency_breach(fastest) is not None:
         return best
-    return replace(best, plan=fastest, certificate=fastest.certificate)
+    return replace(best, plan=fastest)
 
 
 def _is_comparable(problem: Problem, solution: Solution) -> bool:
@@ -383,7 +382,7 @@ def more_accurate(problem: Problem, solution: Solution) -> Solution:
             break
         objective = cost_of(kept)
         kept = replace(kept, certificate=replace(proof, objective=objective, bound=objective))
-        best = Solution(solution.status, kept, None, solution.selections_tried, kept.certificate)
+        best = Solution(kept, None, solution.selections_tried)
     return best
 
 

@@ -77,9 +77,7 @@ class ReplanResult:
         """The chosen plan as a planning result: the running plan, the new plan, or no plan."""
         decision = self.decision
         plan = {Verdict.KEEP: self.before, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
-        certificate = plan.certificate if plan is not None else None
-        status = certificate.termination if certificate is not None else "infeasible"
-        solution = Solution(status, plan, decision.infeasibility, decision.tried, certificate)
+        solution = Solution(plan, decision.infeasibility, decision.tried)
         return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, judged=self.judged)
 
     @property

@@ -199,7 +199,7 @@ def _as_searched(found: Planned, asked: AnyProject) -> Planned:
     if plan is None:
         raise AssertionError("the search has a plan")
     plan = replace(plan, overrides=asked.overrides)
-    solution = Solution(plan.certificate.termination, plan, None, found.solution.selections_tried, plan.certificate)
+    solution = Solution(plan, None, found.solution.selections_tried)
     return replace(
         found,
         problem=build_problem(asked),

@@ -118,6 +118,12 @@ def plain_text(value: float, digits: int = 6) -> str:
     return grouped_text(without_zeros(number_text(value, digits)))
 
 
+def listed(items: Sequence[str], most: int = 3, between: str = ", ") -> str:
+    """The first `most` items in words, and the number of the others: `a, b, c and 4 more`."""
+    more = len(items) - most
+    return between.join(items[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def rate_text(per_s: float, digits: int = 6) -> str:
     """A rate of a sentence, as by `plain_text`: 24.31/s, 1,000,000/s."""
     return f"{plain_text(per_s, digits)}/s"

@@ -151,8 +151,7 @@ def _certified(problem: Problem, cheapest: Solution, nearest: Nearest) -> Soluti
         value = cost_of(plan) + penalty
         bound = 0.0 if proof is None else min(value, proof.bound)
         certificate = replace(Certificate.of(value, bound, ended), penalty_usd_per_h=penalty)
-    plan = replace(plan, certificate=certificate)
-    return replace(cheapest, status=certificate.termination, plan=plan, certificate=certificate)
+    return replace(cheapest, plan=replace(plan, certificate=certificate))
 
 
 def _lateness(judged: Judged) -> str:

@@ -49,16 +49,16 @@ def change_with_penalties(
 
     def solution(found: Replanned) -> Solution:
         plan, bound = found.best, found.bound_usd / horizon_h
-        proof = None if plan is None else Certificate.of(value(plan), bound, Termination.GAP)
-        best = plan if plan is None or proof is None else replace(plan, certificate=proof)
-        return Solution(Termination.GAP, best, found.infeasibility, found.tried, proof)
+        if plan is not None:
+            plan = replace(plan, certificate=Certificate.of(value(plan), bound, Termination.GAP))
+        return Solution(plan, found.infeasibility, found.tried)
 
     def beside(trial: Trial) -> Solution:
         search = SearchSettings(gap, trial.limit_s, time.monotonic, deadline=trial.deadline)
         return solution(replan(trial.problem, before, settings, search))
 
     cheapest = solution(decision)
-    anew = planned_anew(replace(cheapest, certificate=None), DEFAULT_GAP if gap is None else gap)
+    anew = planned_anew(replace(cheapest, plan=None), DEFAULT_GAP if gap is None else gap)
     solve = beside if is_by_ways(problem) else anew
     found = best_with_penalties(problem, cheapest, solve, gap=gap, clock=clock, progress=progress, value=value)
     if found is None:

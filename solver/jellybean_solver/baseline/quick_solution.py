@@ -42,8 +42,7 @@ def quick_solution(
     plan = restricted_plan(whole, clock) if problem.is_for_ways else _cheapest_greedy_plan(whole, clock)
     if plan is None:
         return None
-    proof = _proof(problem, plan, bound, ended)
-    return Solution(proof.termination, replace(plan, certificate=proof), None, 0, proof)
+    return Solution(replace(plan, certificate=_proof(problem, plan, bound, ended)))
 
 
 def _proof(problem: Problem, plan: Plan, bound: float, ended: Termination) -> Certificate:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jellybean_solver.figures import distinct_sizes, distinct_usd, rate_text, size_text, usd_text
+from jellybean_solver.errors import SolverError
+from jellybean_solver.figures import distinct_sizes, distinct_usd, listed, rate_text, size_text, usd_text
 from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.forms import as_planned
@@ -59,6 +60,14 @@ class Evaluation:
     def complaints(self) -> tuple[str, ...]:
         """All violations and breaches."""
         return self.violations + self.breaches
+
+    def checked(self, plan: Plan, *, within_budget: bool = True) -> Plan:
+        """The plan with its cost and accuracy. SolverError if it contradicts the problem: a fault of the solver."""
+        wrong = self.complaints if within_budget else self.violations
+        if wrong:
+            text = listed(wrong, between="; ")
+            raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
+        return self.stated(plan)
 
     def stated(self, plan: Plan) -> Plan:
         """The plan with its cost and accuracy replaced by those of this evaluation."""

@@ -6,13 +6,13 @@ the others where they are costs less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.beside.kept import Kept, kept_part
 from jellybean_solver.beside.left_over import left_over
 from jellybean_solver.beside.merged import merged, with_fallbacks
 from jellybean_solver.errors import SolverError
+from jellybean_solver.figures import listed
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
@@ -23,8 +23,6 @@ from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Termination
 from jellybean_solver.planning.solve import SolveOptions, solve_with
 from jellybean_solver.planning.solver import Solution
-
-MOST_NAMED = 3  # complaints about what is kept
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveO
     chosen = {**chosen_in(kept.plan, problem), **chosen_in(solution.plan, problem)}
     whole = in_forms(problem, chosen) or problem
     plan = _checked(whole, kept, merged(whole, kept, solution.plan, left, solution.plan.certificate))
-    return Added(kept, replace(solution, plan=plan, certificate=plan.certificate))
+    return Added(kept, replace(solution, plan=plan))
 
 
 def _for_new(problem: Problem, options: SolveOptions) -> SolveOptions:
@@ -70,7 +68,7 @@ def _alone(problem: Problem, kept: Kept) -> Solution:
     certificate = Certificate(0.0, 0.0, 0.0, Termination.OPTIMAL)
     plan = with_fallbacks(problem, replace(kept.plan, slo=problem.slo, certificate=certificate), (kept.plan,))
     plan = _checked(problem, kept, plan)
-    return Solution(certificate.termination, plan, None, 0, plan.certificate)
+    return Solution(plan)
 
 
 def _checked(problem: Problem, kept: Kept, plan: Plan) -> Plan:
@@ -82,12 +80,9 @@ def _checked(problem: Problem, kept: Kept, plan: Plan) -> Plan:
     if score.complaints:
         before = evaluate(restricted(problem, kept.workflows), kept.plan).complaints
         if before:
-            raise SolverError(
-                f"the running plan cannot stay as it is: {_some(before)}; plan all workflows anew, without --add"
-            )
-        raise SolverError(
-            f"the plan found contradicts the problem ({_some(score.complaints)}); please report this problem"
-        )
+            text = listed(before, between="; ")
+            raise SolverError(f"the running plan cannot stay as it is: {text}; plan all workflows anew, without --add")
+    plan = score.checked(plan)
     proof = plan.certificate
     cost = score.cost.total_usd_per_h + proof.forgone_usd_per_h
     bound = min(cost, cost - proof.objective + proof.bound)
@@ -96,9 +91,4 @@ def _checked(problem: Problem, kept: Kept, plan: Plan) -> Plan:
         keeps=len(kept.workflows),
         forgone_usd_per_h=proof.forgone_usd_per_h,
     )
-    return replace(score.stated(plan), certificate=certificate)
-
-
-def _some(complaints: Sequence[str]) -> str:
-    more = len(complaints) - MOST_NAMED
-    return "; ".join(complaints[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    return replace(plan, certificate=certificate)

@@ -66,7 +66,7 @@ def served_exactly(problem: Problem, solution: Solution, solve: Callable[[Proble
     certificate = replace(Certificate.of(cost, bound, Termination.GAP), forgone_usd_per_h=forgone)
     plan = replace(plan, left_out=gone, certificate=certificate)
     plan = evaluate(problem, plan).stated(plan)
-    return Solution(certificate.termination, plan, None, solution.selections_tried, certificate)
+    return Solution(plan, None, solution.selections_tried)
 
 
 def with_left_out(problem: Problem, solution: Solution) -> Solution:
@@ -85,7 +85,7 @@ def with_left_out(problem: Problem, solution: Solution) -> Solution:
         certificate = _with_worths(proof, gone)
     workflows = tuple(replace(one, worth_usd_per_h=stated[one.name].worth_usd_per_h) for one in plan.workflows)
     plan = replace(plan, left_out=gone, workflows=workflows, certificate=certificate)
-    return replace(solution, plan=plan, certificate=certificate)
+    return replace(solution, plan=plan)
 
 
 def _with_worths(proof: Certificate, gone: Sequence[LeftOut]) -> Certificate:

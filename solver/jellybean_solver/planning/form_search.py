@@ -166,8 +166,7 @@ class _FormSearch:
         certificate = replace(
             before, objective=proof.objective, bound=proof.bound, gap=proof.gap, termination=proof.termination
         )
-        best = replace(plan, certificate=certificate)
-        return Solution(certificate.termination, best, None, self.tried, certificate)
+        return Solution(replace(plan, certificate=certificate), None, self.tried)
 
     def _out_of_time(self, error: SolverError) -> SolverError:
         """The error of a search that found no plan, with a bound on all choices."""

@@ -14,7 +14,8 @@ from jellybean_solver.beside.kept import kept_without
 from jellybean_solver.beside.left_over import left_over
 from jellybean_solver.beside.merged import merged
 from jellybean_solver.deadline.search import Deadline
-from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.figures import listed
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.evaluate import evaluate
@@ -28,7 +29,6 @@ from jellybean_solver.planning.solver import Solution
 AT_ONCE = 4  # late workflows that are planned again together
 ROUNDS = 4  # times that late ones are looked for
 TIGHTER = 0.85  # factor on what the estimate may be, after a plan that is in time by the estimate is late in simulation
-MOST_NAMED = 3
 
 SolveInTime = Callable[[Problem, float], Solution]  # a problem, and the share of its targets that may be used
 
@@ -49,15 +49,15 @@ def in_time(problem: Problem, cheapest: Solution, deadline: Deadline, limit: Clo
                 raise OutOfTimeError(f"{len(late) - start} of {len(problem.workflows)} workflows were still late")
             found = _again(problem, plan, late[start : start + AT_ONCE], margin, solve)
             if isinstance(found, Infeasibility):
-                return replace(cheapest, status="infeasible", plan=None, infeasibility=found)
+                return replace(cheapest, plan=None, infeasibility=found)
             plan = found
         if _late(problem, plan, margin):
             continue
         if deadline.judge is None or deadline.judge(plan) <= 1.0:
             return _certified(cheapest, plan)
         margin *= TIGHTER
-    reason = f"{_named(_late(problem, plan, margin))} stay late in every plan that was tried"
-    return replace(cheapest, status="infeasible", plan=None, infeasibility=Infeasibility((reason,), (reason,)))
+    reason = f"{listed(_late(problem, plan, margin))} stay late in every plan that was tried"
+    return replace(cheapest, plan=None, infeasibility=Infeasibility((reason,), (reason,)))
 
 
 def _late(problem: Problem, plan: Plan, margin: float) -> Sequence[str]:
@@ -78,28 +78,14 @@ def _again(
     if solution.plan is None:
         found = solution.infeasibility
         reasons = () if found is None else found.reasons
-        reason = f"{_named(names)}: no plan in time was found beside the other workflows"
+        reason = f"{listed(names)}: no plan in time was found beside the other workflows"
         return Infeasibility((reason, *reasons), (reason,))
     whole = merged(problem, kept, solution.plan, left, plan.certificate)
-    score = evaluate(problem, whole)
-    if score.violations:
-        raise SolverError(
-            f"the plan found contradicts the problem ({'; '.join(score.violations[:MOST_NAMED])}); please report this "
-            "problem"
-        )
-    return score.stated(whole)
+    return evaluate(problem, whole).checked(whole, within_budget=False)
 
 
 def _certified(cheapest: Solution, plan: Plan) -> Solution:
     """The solution with a plan in time, and the bound without regard to p99 targets."""
     cost, proof = plan.cost.total_usd_per_h, cheapest.certificate
     bound = 0.0 if proof is None else min(cost, proof.bound)
-    certificate = Certificate.of(cost, bound, Termination.GAP)
-    return replace(
-        cheapest, status=certificate.termination, plan=replace(plan, certificate=certificate), certificate=certificate
-    )
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return replace(cheapest, plan=replace(plan, certificate=Certificate.of(cost, bound, Termination.GAP)))

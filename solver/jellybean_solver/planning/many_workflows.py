@@ -85,33 +85,34 @@ def _solve_within(problem: Problem, parts: Split, gap: float, limit: Clock, *, e
     forgone = sum(one.worth_usd_per_h for one in found.plan.left_out)
     paid = evaluation.cost.total_usd_per_h
     cost = paid + forgone
-    if evaluation.violations or abs(found.cost - cost) > AGREEMENT * max(1.0, cost):
+    plan = evaluation.checked(found.plan, within_budget=False)
+    if abs(found.cost - cost) > AGREEMENT * max(1.0, cost):
         raise SolverError(
-            f"the plan found contradicts the problem ({'; '.join(evaluation.violations[:MOST_NAMED])}; it was to cost "
-            f"{found.cost - forgone:.9g} USD/h and costs {paid:.9g}); please report this problem"
+            f"the plan found was to cost {found.cost - forgone:.9g} USD/h and costs {paid:.9g}; please report this "
+            "problem"
         )
     bound = min(max(found.bound, least_usd_per_h_of_work(problem)), cost)
     certificate = Certificate.of(cost, bound, termination_of(cost, bound, out_of_time=found.late, gap=gap))
     certificate = replace(certificate, forgone_usd_per_h=forgone)
-    plan = replace(evaluation.stated(found.plan), certificate=certificate)
+    plan = replace(plan, certificate=certificate)
     if evaluation.breaches:
         refused = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan, least_usd_per_h=bound)
-        return Solution("infeasible", None, refused, found.priced, certificate)
-    return Solution(certificate.termination, plan, None, found.priced, certificate)
+        return Solution(None, refused, found.priced)
+    return Solution(plan, None, found.priced)
 
 
 def _nothing(parts: Split, found: Decomposed, limit: Clock, *, explained: bool) -> Solution:
     """The solution without a plan: workflows that have none even alone, or too few common workers and links."""
     if found.impossible:
         reasons = tuple(_alone(parts, found.impossible, limit)) if explained else ()
-        return Solution("infeasible", None, Infeasibility(reasons), found.priced, None)
+        return Solution(None, Infeasibility(reasons), found.priced)
     if found.late:
         raise OutOfTimeError("no plan of all workflows was found in the time allowed; allow more time")
     if len(found.left_out) == len(parts.parts):
         nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
-        return Solution("infeasible", None, Infeasibility((nothing,)), found.priced, None)
+        return Solution(None, Infeasibility((nothing,)), found.priced)
     refused = Infeasibility((_short(parts, found),), least_usd_per_h=found.bound)
-    return Solution("infeasible", None, refused, found.priced, None)
+    return Solution(None, refused, found.priced)
 
 
 def _alone(parts: Split, numbers: tuple[int, ...], limit: Clock) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jellybean_solver.demand.memory import StatedMemory, fits, stated_memories
-from jellybean_solver.figures import size_text
+from jellybean_solver.figures import listed, size_text
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, Variant
 from jellybean_solver.outcome import Selection
 
@@ -41,10 +41,9 @@ def _shortage(problem: Problem, pool: Pool, selection: Selection, memory: Stated
         return ""
     if pool.sharing is Sharing.EXCLUSIVE:
         needed = {model: size for model, size in needed.items() if not fits(size, memory.limit)}
-    largest = sorted(needed, key=lambda model: -needed[model])[:MOST_MODELS]
-    listed = ", ".join(f"{model} {size_text(needed[model])}" for model in largest)
-    more = f" and {len(needed) - MOST_MODELS} more" if len(needed) > MOST_MODELS else ""
-    return f"a worker of {pool.name} has {_amount(memory, memory.limit)}, its models need {listed}{more}"
+    largest = sorted(needed, key=lambda model: -needed[model])
+    models = listed([f"{model} {size_text(needed[model])}" for model in largest], MOST_MODELS)
+    return f"a worker of {pool.name} has {_amount(memory, memory.limit)}, its models need {models}"
 
 
 def _amount(memory: StatedMemory, size_bytes: float) -> str:

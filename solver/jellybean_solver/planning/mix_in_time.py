@@ -108,8 +108,8 @@ def solve_in_time(search: MixSearch, first: Plan, deadline: Deadline, solve_one:
         raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
     reason = f"no plan was found that keeps a p99 latency of {duration_text(deadline.p99_s)}"
     fastest_s = deadline.p99_s * least_slowness if math.isfinite(least_slowness) else None
-    refused = Infeasibility((reason,), (), None, None, first, fastest_s, search.bound)
-    return Solution("infeasible", None, refused, search.tried, None)
+    refused = search.solution(first).plan
+    return Solution(None, Infeasibility((reason,), (), None, None, refused, fastest_s, search.bound), search.tried)
 
 
 def _descent(search: MixSearch, deadline: Deadline) -> ModeSearch:

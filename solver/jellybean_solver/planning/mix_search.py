@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.settings import AssignmentSettings
-from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import usd_text
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.blocks import Block, blocks_of
@@ -122,11 +122,7 @@ class MixSearch:
 
     def scored(self, draft: Plan) -> Plan:
         """The plan with its cost and accuracy. SolverError if it contradicts the problem."""
-        evaluation = evaluate(self.problem, draft)
-        if evaluation.violations:
-            complaints = "; ".join(evaluation.violations)
-            raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
-        plan = evaluation.stated(draft)
+        plan = evaluate(self.problem, draft).checked(draft, within_budget=False)
         is_spread = self.problem.may_mix and not self.problem.survives
         return replace(plan, spread=identical_workers(plan)) if is_spread else plan
 
@@ -157,8 +153,7 @@ class MixSearch:
         if self.is_accuracy:
             reached, most = plan.mean_accuracy or 0.0, 100.0 - bound + TIE
             certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
-        best = replace(plan, certificate=certificate)
-        return Solution(certificate.termination, best, None, self.tried, certificate)
+        return Solution(replace(plan, certificate=certificate), None, self.tried)
 
     def with_bound(self, solution: Solution) -> Solution:
         """A solution of fewer workflows as one of all, of which this search knows the bound without the p99 target."""
@@ -168,13 +163,13 @@ class MixSearch:
         before, late = plan.certificate, self.limit.left() == 0.0
         if self.is_accuracy:
             proof = Certificate.of_accuracy(before.objective, 100.0 - self.bound + TIE, before.termination)
-            return replace(solution, plan=replace(plan, certificate=proof), certificate=proof)
+            return replace(solution, plan=replace(plan, certificate=proof))
         bound = min(self.bound, before.objective)
         proof = Certificate.of(
             before.objective, bound, termination_of(before.objective, bound, gap=self.gap, out_of_time=late)
         )
         proof = replace(proof, penalty_usd_per_h=before.penalty_usd_per_h, forgone_usd_per_h=before.forgone_usd_per_h)
-        return replace(solution, status=proof.termination, plan=replace(plan, certificate=proof), certificate=proof)
+        return replace(solution, plan=replace(plan, certificate=proof))
 
     def _most_usd_per_h(self) -> float:
         """What no plan counts more than: all workers, all models to load, the dearest way of the data, all worths."""
@@ -196,7 +191,7 @@ class MixSearch:
         needed = [workflow.name for workflow in self.problem.workflows if workflow.worth_usd_per_h is None]
         if self.problem.workflows and not needed:
             nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
-            return Solution("infeasible", None, Infeasibility((nothing,)), self.tried, None)
+            return Solution(None, Infeasibility((nothing,)), self.tried)
         means = [number for number, block in enumerate(self.table.blocks) if block.slo.hard_mean is not None]
         for number in means if not self.problem.survives else ():
             highest = self.best(Goal((number,), self.goal.budget, keeps_mean=False)).mixture
@@ -218,7 +213,7 @@ class MixSearch:
             impossible = [kind for kind, outcome in alone.items() if outcome.bound == math.inf]
             reason = f"no plan holds after the loss of any one {' or '.join(impossible or kinds)}"
             reason += f"; without `survive` a plan costs {cost} USD/h"
-        return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)
+        return Solution(None, Infeasibility((reason,)), self.tried)
 
     def _below(self, block: Block, number: int, highest: Mixture) -> Solution:
         """That a block does not reach its mean accuracy; the others meet their targets in the `highest` mixture."""
@@ -226,4 +221,4 @@ class MixSearch:
         of = f"{block.workflow}: " if block.workflow else ""
         reason = f"{of}no plan reaches a mean accuracy of {block.slo.hard_mean:g}; the highest is {reached:.6g}"
         known = None if block.workflow else reached
-        return Solution("infeasible", None, Infeasibility((reason,), (), known), self.tried, None)
+        return Solution(None, Infeasibility((reason,), (), known), self.tried)

@@ -17,7 +17,7 @@ from jellybean_solver.deadline.settings import EQUAL_COST_PLACES, EQUAL_COST_SET
 from jellybean_solver.deadline.slowest_path import SlowestPath
 from jellybean_solver.decomposition.work import Tell
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import duration_text
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, has_many_places, is_large
 from jellybean_solver.fleet.settings import SearchLimits
@@ -215,7 +215,7 @@ class _DeadlineSolver:
             return cheapest_solution(self.problem, self.gap, self.limit, explained=explained)
         if p99_s == self.deadline.p99_s:
             self.bound = max(self.bound, headroom.bound)
-        solution = Solution(first.certificate.termination, first, None, headroom.tried, first.certificate)
+        solution = Solution(first, None, headroom.tried)
         best, late = headroom.best, self.limit.left() == 0.0
         if best is not None and (late or self._is_near(best.cost.total_usd_per_h)):
             return self._solution(solution, DeadlineOutcome(best, best, 1.0, late))
@@ -260,19 +260,14 @@ class _DeadlineSolver:
                     "no plan that keeps the p99 latency was found in the time allowed; allow more time"
                 )
             return _too_slow(self.problem, self.deadline, cheapest, found, self.bound)
-        evaluation = evaluate(self.problem, found.plan)
-        if evaluation.complaints:
-            complaints = "; ".join(evaluation.complaints)
-            raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
-        value, bound = found.plan.cost.total_usd_per_h, self.bound
+        plan = evaluate(self.problem, found.plan).checked(found.plan)
+        value, bound = plan.cost.total_usd_per_h, self.bound
         proof = cheapest.certificate if self.deadline.judge is not None else None
-        if proof is not None and latency(found.plan).unqueued_s > self.deadline.p99_s:
+        if proof is not None and latency(plan).unqueued_s > self.deadline.p99_s:
             bound = proof.bound  # this plan meets the target by the judge only; the deadline rows would exclude it
         bound = min(bound, value)
         ended = termination_of(value, bound, gap=self.gap, out_of_time=found.out_of_time)
-        certificate = Certificate.of(value, bound, ended)
-        plan = replace(found.plan, certificate=certificate)
-        return Solution(ended, plan, None, cheapest.selections_tried, certificate)
+        return Solution(replace(plan, certificate=Certificate.of(value, bound, ended)), None, cheapest.selections_tried)
 
 
 def _planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:
@@ -298,4 +293,4 @@ def _too_slow(
     else:
         reason = f"no plan answers within {duration_text(deadline.p99_s)} even with zero queueing delay"
     refused = Infeasibility((reason,), (), None, None, cheapest.plan, fastest_s, bound)
-    return Solution("infeasible", None, refused, cheapest.selections_tried, cheapest.certificate)
+    return Solution(None, refused, cheapest.selections_tried)

@@ -28,16 +28,22 @@ AGREEMENT = 1e-6  # relative: largest difference between the costs that assignme
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The solver's answer. `status`: infeasible, or why it stopped with a plan (the certificate's termination).
+    """The solver's answer. `selections_tried` counts exact worker assignments."""
 
-    `selections_tried` counts exact worker assignments; `certificate` is the plan's, or that of the refused plan.
-    """
-
-    status: str
     plan: Plan | None
-    infeasibility: Infeasibility | None
-    selections_tried: int
-    certificate: Certificate | None
+    infeasibility: Infeasibility | None = None
+    selections_tried: int = 0
+
+    @property
+    def status(self) -> str:
+        """`infeasible`, or why it stopped with a plan (the certificate's termination)."""
+        return "infeasible" if self.plan is None else self.plan.certificate.termination
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """That of the plan, or of the refused plan; None without either."""
+        plan = self.plan or (None if self.infeasibility is None else self.infeasibility.refused)
+        return None if plan is None else plan.certificate
 
 
 def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: bool) -> Solution:
@@ -55,19 +61,16 @@ def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: 
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
         reasons = explain(fleet.network, limit, holds) if explained else None
-        return Solution("infeasible", None, reasons, outcome.tried, None)
+        return Solution(None, reasons, outcome.tried)
     plan, evaluation = finish(fleet.network, outcome)
     if evaluation.breaches and (affordable := _affordable(fleet, outcome, gap, limit)) is not None:
         outcome, (plan, evaluation) = affordable, finish(fleet.network, affordable)
-    if evaluation.violations:
-        raise SolverError(
-            f"the plan found contradicts the problem ({'; '.join(evaluation.violations)}); please report this problem"
-        )
+    plan = evaluation.checked(plan, within_budget=False)
     if evaluation.breaches:
         broken = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
         reasons = explain_breaches(fleet.network, plan, evaluation, limit, holds) if explained else broken
-        return Solution("infeasible", None, reasons, outcome.tried, plan.certificate)
-    return Solution(plan.certificate.termination, plan, None, outcome.tried, plan.certificate)
+        return Solution(None, reasons, outcome.tried)
+    return Solution(plan, None, outcome.tried)
 
 
 def _affordable(fleet: Fleet, outcome: Outcome[Assignment], gap: float, limit: Clock) -> Outcome[Assignment] | None:

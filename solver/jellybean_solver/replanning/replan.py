@@ -224,9 +224,7 @@ def _replan_whole(problem: Problem, before: Plan, settings: ReplanSettings, sear
         why = solve(problem, gap=gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
         return replace(kept, verdict=Verdict.NONE, infeasibility=why)
     best, score = finish(network, outcome, start)
-    if score.complaints:
-        text = "; ".join(score.complaints)
-        raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
+    best = score.checked(best)
     bound_usd = best.certificate.bound * settings.horizon_h
     return _decided(replace(kept, best=best, migration=start.migration(best), bound_usd=bound_usd), start, search)
 

@@ -40,7 +40,9 @@ _CROSSED = """(() => {
 def _frontier(path: Path, *, levels: int, slo: Slo, scales: tuple[float, ...] = (), layout: Layout = WIDE) -> None:
     case = _many(levels, slo)
     rates = cost_rate(case, scales) if scales else None
-    save_plot(Frontier(MovedTargets.of(case), cost_accuracy(case), rates, Current(2.0, 2.4, 0.4), (), 0.5), path, layout)
+    save_plot(
+        Frontier(MovedTargets.of(case), cost_accuracy(case), rates, Current(2.0, 2.4, 0.4), (), 0.5), path, layout
+    )
 
 
 def _near_targets(path: Path) -> None:
