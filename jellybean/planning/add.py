@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from jellybean.display import formats
 from jellybean.documents import AnyProject, build_problem
 from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.deadline.soft_plan import Trial, best_with_penalties
 from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.planned import Planned
-from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, Progress
+from jellybean.planning.project_plan import SEARCH_PART, SEARCH_PART_BESIDE_SOFT, Progress, search_or_rule
 from jellybean.planning.replan import named_plan
 from jellybean_solver import (
     Added,
@@ -58,11 +60,11 @@ def add_to_plan(
     stated = build_problem(project)
     problem = startable(stated, before)
     clock, is_soft = limited(time_limit_s, time.monotonic), bool(soft_targets(problem))
-    search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if is_soft else time_limit_s
-    options = SolveOptions(gap, search_s, time.monotonic)
+    part = SEARCH_PART_BESIDE_SOFT if is_soft else SEARCH_PART
+    options = SolveOptions(gap, clock.share(part).left(), time.monotonic)
     progress(1, 3, "new workflows")
     started = time.perf_counter()
-    added = add_workflows(problem, before, options)
+    added = add_workflows(problem, before, options, partial(search_or_rule, limit=clock))
     solve_s = time.perf_counter() - started
     progress(2, 3, "p99 latency")
     plan, target_s = added.solution.plan, deadline_s(problem)
@@ -71,7 +73,8 @@ def add_to_plan(
         added = add_workflows(problem, before, replace(options, deadline=Deadline(target_s)))
         solve_s += time.perf_counter() - started
         plan = added.solution.plan
-    reasons, compared = tuple(_reasons(added, plan)), ""
+    limits = tuple(unstartable(stated, before))
+    reasons, compared = tuple(_reasons(added, plan, limits)), ""
     if plan is not None and not reasons and is_soft:
 
         def solve(trial: Trial) -> Solution:
@@ -91,19 +94,20 @@ def add_to_plan(
     judged = None if plan is None else judged_latency(plan)
     progress(3, 3, "done")
     planned = Planned(problem, added.solution, plan, reasons, (), solve_s, judged=judged, best=compared)
-    return AddedPlan(before, added, planned, tuple(unstartable(stated, before)))
+    return AddedPlan(before, added, planned, limits)
 
 
-def _reasons(added: Added, plan: Plan | None) -> Iterator[str]:
+def _reasons(added: Added, plan: Plan | None, limits: Sequence[str]) -> Iterator[str]:
     """Why there is no plan: the new workflows do not fit, or a p99 latency is too long; nothing if there is one."""
-    found = added.solution.infeasibility
+    refused = added.solution.infeasibility
     breach = None if plan is None else latency_breach(plan)
-    if plan is None and found is not None:
-        yield from found.reasons
+    if plan is None and refused is not None:
+        yield from refused.reasons
     elif breach is not None:
         yield breach.text
     else:
         return
-    kept = len(added.kept.workflows)
-    if kept:
-        yield f"the {kept:,} workflows of the plan stay as they are; without --add all are planned anew"
+    yield from limits
+    if kept := len(added.kept.workflows):
+        stays = "stays as it is" if kept == 1 else "stay as they are"
+        yield f"the {formats.count(kept, 'workflow')} of the plan {stays}; without --add all are planned anew"

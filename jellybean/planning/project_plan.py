@@ -127,7 +127,8 @@ def _plan_at_least_cost(
     part = SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
     if is_timed:
         part = SEARCH_PART_IN_TIME
-    solution = _searched(problem, limit, part, gap, found)
+    options = SolveOptions(gap, limit.share(part).left(), time.monotonic, tell=found)
+    solution = search_or_rule(problem, options, limit)
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
     compare = compare and not is_soft  # the rules that plans are compared with know no penalty
@@ -172,14 +173,11 @@ def _plan_at_least_cost(
     )
 
 
-def _searched(
-    problem: Problem, limit: Clock, part: float, gap: float | None, tell: Callable[[float, str], None]
-) -> Solution:
-    """The best solution of a search in a part of the time left, and of a simple rule where that is not good enough."""
-    search_s = limit.share(part).left()
+def search_or_rule(problem: Problem, options: SolveOptions, limit: Clock) -> Solution:
+    """The best solution of a search, and until the `limit` of a simple rule where that is not good enough."""
     try:
-        with limited_work(search_s, time.monotonic):
-            solution = solve_with(problem, SolveOptions(gap, search_s, time.monotonic, tell=tell))
+        with limited_work(options.time_limit_s, time.monotonic):
+            solution = solve_with(problem, options)
     except (OutOfTimeError, TooManyWaysError) as error:
         bound = error.bound if isinstance(error, OutOfTimeError) else 0.0
         ended = Termination.TIME_LIMIT if isinstance(error, OutOfTimeError) else Termination.GAP

@@ -35,6 +35,7 @@ from jellybean.planning.plan_file import plan_options, write_plan_file
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.searched_objectives import stated_objective
 from jellybean_solver import (
+    WORKFLOW_SEPARATOR,
     Clock,
     MigrationPrices,
     Objective,
@@ -153,7 +154,8 @@ class Calendar(PlansByTime):
             more = (self.peak_usd / counted - 1) * 100
             yield f"one plan for the highest rates: {formats.usd(self.peak_usd)} ({more:.0f} % more)"
         if self.limited_by:
-            settings = " and ".join(f"workers.{pool}.max_starts" for pool in self.limited_by)
+            names = dict.fromkeys(pool.rpartition(WORKFLOW_SEPARATOR)[2] for pool in self.limited_by)
+            settings = " and ".join(f"workers.{name}.max_starts" for name in names)
             yield f"{formats.usd(self.unlimited_usd)} if {settings} ruled out no change"
         if self.bound_usd > 0:
             yield f"at least {formats.usd(self.bound_usd)} whatever the plans"

@@ -36,7 +36,8 @@ def run_add(
         lines = (*addition_lines(result), *latency_lines(planned))
         out.print(plan_text(planned.plan, planned.solve_s, (), lines))
         output.say_written(planned.plan)
-    for note in (*result.unstartable, *filter(None, [served])):
+    notes = () if planned.plan is None else result.unstartable
+    for note in (*notes, *filter(None, [served])):
         warn(note)
     if planned.plan is None:
         refuse(planned, directory)

@@ -16,10 +16,10 @@ def addition_lines(result: AddedPlan) -> Iterator[str]:
     if plan is None:
         return
     what = noun(plan)
-    if kept.new:
-        yield f"added: {_named(kept.new, what)}"
-    if kept.changed:
-        yield f"changed since and planned anew: {_named(kept.changed, what)}"
+    gone = {one.name for one in plan.left_out}
+    for words, names in (("added", kept.new), ("changed since and planned anew", kept.changed)):
+        if served := [name for name in names if name not in gone]:
+            yield f"{words}: {_named(served, what)}"
     if kept.dropped:
         yield f"no longer in the documents: {_named(kept.dropped, what)}"
     if not (kept.new or kept.changed or kept.dropped):
@@ -40,6 +40,7 @@ def addition_json(result: AddedPlan) -> dict[str, Any]:
         "dropped": list(kept.dropped),
         "kept": len(kept.workflows),
         "before_usd_per_h": result.before.cost.total_usd_per_h,
+        **({"notes": list(result.unstartable)} if result.unstartable else {}),
     }
 
 

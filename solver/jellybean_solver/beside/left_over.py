@@ -148,7 +148,8 @@ def _rests(
             )
             alike.setdefault((room, memory, device), []).append(worker.name)
     for (room, memory, device), names in alike.items():
-        name = f"{pool.name}, rest of {names[0]}"  # commas are in no name of a document
+        more = f" and {len(names) - 1} like it" if len(names) > 1 else ""
+        name = f"what is left of {names[0]}{more}"  # blanks are in no name of a document
         rest = replace(
             pool, name=name, count=len(names), price_usd_per_h=0.0, memory_bytes=memory, device_memory_bytes=device
         )

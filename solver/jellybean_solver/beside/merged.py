@@ -8,6 +8,7 @@ from dataclasses import replace
 from jellybean_solver.beside.after_losses import PartAfterLosses
 from jellybean_solver.beside.kept import Kept
 from jellybean_solver.beside.left_over import LeftOver
+from jellybean_solver.model.left_out import served
 from jellybean_solver.model.loss import RoutesAfterLoss, losses, with_routes_of_one_workflow
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Fallback, Plan, PlannedOperator, PlannedWorker, Route
@@ -24,6 +25,7 @@ def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver, certificat
     Its cost and accuracies are placeholders; `evaluate` computes them. Only figures of the added workflows are computed
     here: those of the kept ones did not change.
     """
+    problem = served(problem, added)
     new = _on_fleet(restricted(problem, kept.planned), kept.plan, added, left)
     stays = kept.plan
     if problem.is_for_ways or new.mixes or stays.mixes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Pool, Problem
+from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Pool, Problem
 
 
 def startable(problem: Problem, running: Plan) -> Problem:
@@ -31,7 +31,8 @@ def unstartable(problem: Problem, running: Plan) -> Iterator[str]:
     reached = startable(problem, running).pool_by_name
     for pool in problem.pools:
         if (count := reached[pool.name].count) < pool.count:
+            key = f"workers.{pool.name.rpartition(WORKFLOW_SEPARATOR)[2]}.max_starts"
             yield (
                 f"{count} of the {pool.count} workers of {pool.name} can be used: a change starts at most "
-                f"{pool.max_starts} beside those that run (workers.{pool.name}.max_starts)"
+                f"{pool.max_starts} beside those that run ({key})"
             )

@@ -6,17 +6,19 @@ the others where they are costs less.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jellybean_solver.beside.kept import Kept, kept_part
 from jellybean_solver.beside.left_over import left_over
 from jellybean_solver.beside.merged import merged, with_fallbacks
-from jellybean_solver.errors import SolverError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import listed
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.forms import as_planned, chosen_in, in_forms
+from jellybean_solver.model.left_out import left_out
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
@@ -33,9 +35,15 @@ class Added:
     solution: Solution
 
 
-def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveOptions()) -> Added:
+def add_workflows(
+    problem: Problem,
+    before: Plan,
+    options: SolveOptions = SolveOptions(),
+    solve: Callable[[Problem, SolveOptions], Solution] = solve_with,
+) -> Added:
     """Plan the workflows that a running plan lacks, or whose figures have changed since; the others stay as they are.
 
+    `solve` plans them. If all may be left out, and it finds no plan for any of them or none in time, they are left out.
     The gap, by default that of large fleets, is of what the new ones cost; small problems are always solved to the end.
     SolverError if the problem has one workflow only, or if what would stay does not fit onto the present fleet.
     """
@@ -43,13 +51,22 @@ def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveO
         raise SolverError("workflows can be added to a plan of several workflows, or of sites that differ, only")
     kept = kept_part(as_planned(problem, before), before)
     if not kept.workflows:
-        return Added(kept, solve_with(problem, options))
+        return Added(kept, solve(problem, options))
     if not kept.planned:
         return Added(kept, _alone(as_planned(problem, kept.plan), kept))
     left = left_over(problem, kept.planned, kept)
-    solution = solve_with(left.problem, _for_new(left.problem, options))
+    may_stay_out = all(one.worth_usd_per_h is not None for one in left.problem.workflows)
+    least = 0.0
+    try:
+        solution = solve(left.problem, _for_new(left.problem, options))
+        if solution.infeasibility is not None:
+            least = solution.infeasibility.least_usd_per_h
+    except OutOfTimeError as error:
+        if not may_stay_out:
+            raise
+        solution, least = Solution(None), error.bound
     if solution.plan is None:
-        return Added(kept, solution)
+        return Added(kept, _alone(as_planned(problem, kept.plan), kept, least) if may_stay_out else solution)
     chosen = {**chosen_in(kept.plan, problem), **chosen_in(solution.plan, problem)}
     whole = in_forms(problem, chosen) or problem
     plan = _checked(whole, kept, merged(whole, kept, solution.plan, left, solution.plan.certificate))
@@ -63,11 +80,14 @@ def _for_new(problem: Problem, options: SolveOptions) -> SolveOptions:
     return replace(options, gap=DEFAULT_GAP if options.gap is None else options.gap, deadline=own)
 
 
-def _alone(problem: Problem, kept: Kept) -> Solution:
-    """The solution if there is nothing to plan."""
-    certificate = Certificate(0.0, 0.0, 0.0, Termination.OPTIMAL)
-    plan = with_fallbacks(problem, replace(kept.plan, slo=problem.slo, certificate=certificate), (kept.plan,))
-    plan = _checked(problem, kept, plan)
+def _alone(problem: Problem, kept: Kept, least: float = 0.0) -> Solution:
+    """The solution if nothing is served beside what stays. `least`: lower bound on the cost of what is new."""
+    gone = left_out(problem, kept.planned)
+    forgone = sum(one.worth_usd_per_h for one in gone)
+    certificate = Certificate.of(forgone, min(forgone, least), Termination.GAP)
+    certificate = replace(certificate, forgone_usd_per_h=forgone)
+    plan = replace(kept.plan, slo=problem.slo, left_out=gone, certificate=certificate)
+    plan = _checked(problem, kept, with_fallbacks(problem, plan, (kept.plan,)))
     return Solution(plan)
 
 

@@ -10,7 +10,8 @@ import pytest
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
 from jellybean.planning import load_plan
-from jellybean_solver import Plan
+from jellybean.planning.plan_file import read_document
+from jellybean_solver import Plan, evaluate
 from tests.plan_check import complaints
 from tests.support.unlike_sites import INFRASTRUCTURE, random_stores, write_shops
 
@@ -115,6 +116,37 @@ def test_a_new_site_that_does_not_fit(shops: Path, capsys: pytest.CaptureFixture
     assert run(["plan", str(shops), "--add"]) == 3
     told = " ".join(capsys.readouterr().err.split())
     assert f"the {SITES} workflows of the plan stay as they are; without --add all are planned anew" in told
+
+
+def test_new_sites_are_left_out_where_they_cost_more_than_they_are_worth(
+    shops: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (shops / "stores.csv").read_text(encoding="utf-8").splitlines()[:-1]
+    known = [f"{text[0]},admission.worth", *(f"{row}," for row in text[1:])]
+    dear, fine = "dear,30/s,0,,,,0.01 USD/h", "fine,2/s,1,,,,0.90 USD/h"
+    for new, served in (([dear], ()), ([dear, fine], ("fine",))):
+        write_shops(shops, "\n".join([*known, *new]) + "\n")
+        assert run(["plan", str(shops), "--add", "--dry-run", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [one["name"] for one in found["left_out"]] == ["dear"]
+        assert set(found["workflows"]) == {*(f"shop-{number}" for number in range(SITES)), *served}
+        assert run(["plan", str(shops), "--add", "--out", str(shops / "next.json")]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "left out: 1 site worth 0.0100 USD/h: dear" in told
+        assert ("added: fine" in told) == bool(served)
+        plan = read_document(shops / "next.json")[1]
+        assert evaluate(build_problem(load_any_project(shops)), plan).complaints == ()
+
+
+def test_what_does_not_fit_beside_the_plan_is_named_as_what_is_left(
+    shops: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (shops / "stores.csv").open("a", encoding="utf-8") as file:
+        file.write("huge,300/s,0,,2 Gbit/s,\n")
+    assert run(["plan", str(shops), "--add", "--set", "workers.gpu.max_starts=0"]) == 3
+    told = " ".join(capsys.readouterr().err.split())
+    assert "full pools: what is left of gpu-1" in told
+    assert "a change starts at most 0 beside those that run (workers.gpu.max_starts)" in told
 
 
 def test_options_that_exclude_each_other(shops: Path, capsys: pytest.CaptureFixture[str]) -> None:
