@@ -133,6 +133,27 @@ PRICE_PER_GIB = QuantityKind(
     ("USD/GiB",),
     ("USD/GiB", "USD/GB", "USD/TB"),
 )
+POWER = QuantityKind("power", {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}, "W", "120 W", ("W", "kW"), ("W", "kW"))
+ENERGY_PER_GIB = QuantityKind(
+    "energy per GiB",
+    {"Wh/GiB": 1.0, "Wh/GB": _GIB / 1e9, "kWh/GiB": 1e3, "kWh/GB": _GIB / 1e6},
+    "Wh/GiB",
+    "20 Wh/GB",
+    ("Wh/GiB", "kWh/GiB"),
+    ("Wh/GB", "kWh/GB"),
+)
+PRICE_PER_KWH = QuantityKind(
+    "price of energy", {"USD/kWh": 1e-3, "USD/MWh": 1e-6}, "USD/kWh", "0.12 USD/kWh", ("USD/kWh",), ("USD/kWh",)
+)
+CARBON_PER_KWH = QuantityKind(
+    "carbon intensity", {"g/kWh": 1e-3, "kg/kWh": 1.0, "kg/MWh": 1e-3}, "g/kWh", "350 g/kWh", ("g/kWh",), ("g/kWh",)
+)
+CARBON_PER_H = QuantityKind(
+    "emission per hour", {"g/h": 1.0, "kg/h": 1e3, "t/h": 1e6}, "g/h", "200 g/h", ("g/h", "kg/h"), ("g/h", "kg/h")
+)
+PRICE_PER_T = QuantityKind(
+    "price of carbon", {"USD/t": 1e-6, "USD/kg": 1e-3}, "USD/t", "90 USD/t", ("USD/t",), ("USD/t", "USD/kg")
+)
 PRICE_OF_TIME = "price per hour for a length of time"
 PRICE_OF_TIME_PATTERN = (
     rf"^\s*(?:{_NUMBER})\s*{PRICE_PER_H.unit_pattern}\s+per\s+(?:{_NUMBER})?\s*{DURATION.unit_pattern}\s*$"
@@ -140,7 +161,10 @@ PRICE_OF_TIME_PATTERN = (
 _PRICE_OF_TIME_HINT = "write for example 0.02 USD/h per 10 ms"
 PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",), 0.0)
 # Used to recognise a unit of the wrong kind. Without PRICE: "USD" alone more often means a price per hour or GiB.
-WITH_DISTINCT_UNITS = (DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT)
+WITH_DISTINCT_UNITS = (
+    *(DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT, POWER),
+    *(ENERGY_PER_GIB, PRICE_PER_KWH, CARBON_PER_KWH, CARBON_PER_H, PRICE_PER_T),
+)
 
 
 def parse_quantity(kind: QuantityKind, value: object) -> float:

@@ -34,7 +34,18 @@ SECTIONS = {
             "objective",
         ),
     ),
-    "infrastructure": ("kind", "description", "tiers", "sites", "workers", "links", "limits", "migration"),
+    "infrastructure": (
+        "kind",
+        "description",
+        "tiers",
+        "sites",
+        "workers",
+        "links",
+        "limits",
+        "migration",
+        "energy",
+        "carbon",
+    ),
     "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators", "cascades"),
 }
 NULL_TEXTS = {"", "null", "~"}
@@ -43,7 +54,17 @@ LONG_FORMS: Mapping[DocPath, tuple[str, ...]] = {  # path -> keys beside it
 }
 _OPTIONAL_LISTS = {("links",)}
 _OPTIONAL_MAPS = {
-    *(("slo",), ("slo", "margin"), ("admission",), ("limits",), ("migration",), ("machine",), ("sites",)),
+    *(
+        ("slo",),
+        ("slo", "margin"),
+        ("admission",),
+        ("limits",),
+        ("migration",),
+        ("machine",),
+        ("sites",),
+        ("energy",),
+        ("carbon",),
+    ),
     *(("lr_schedule",), ("checkpoint",), ("export",)),  # maps in training.yaml
 }
 

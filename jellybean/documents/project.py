@@ -24,6 +24,7 @@ from jellybean.documents.checks.state_checks import check_states
 from jellybean.documents.checks.workflow_checks import (
     check_infrastructure,
     check_reachable_workers,
+    check_resources,
     check_tiers,
     check_workflow,
 )
@@ -347,4 +348,5 @@ def check_one_workflow(
         check_batches(profiles, models)
     check_cuts(workflow, infrastructure, profiles, directory)
     check_reachable_workers(workflow, infrastructure, flow, runs_on)
+    check_resources(workflow, infrastructure)
     return models

@@ -15,7 +15,11 @@ from jellybean.quantities import did_you_mean, quoted
 SITE, NOTES = "site", ("note", "region")
 _MOST_LISTED = 12
 _ADMISSION_KEYS = ("worth", "priority", "owner")
-_SOURCE_KEYS, _POOL_KEYS, _LINK_KEYS = ("rate", "streams"), ("count", "price"), ("price", "bandwidth", "latency")
+_SOURCE_KEYS, _POOL_KEYS, _LINK_KEYS = (
+    ("rate", "streams"),
+    ("count", "price", "power", "carbon"),
+    ("price", "bandwidth", "latency"),
+)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from jellybean_solver import (
     SolveOptions,
     add_workflows,
     deadline_s,
+    in_true_prices,
     limited,
     startable,
     unstartable,
@@ -90,7 +91,7 @@ def add_to_plan(
             solution = replace(added.solution, plan=plan)
             added = replace(added, solution=solution)
     if plan is not None:
-        plan = None if reasons else replace(plan, overrides=project.overrides)
+        plan = None if reasons else replace(in_true_prices(problem, plan), overrides=project.overrides)
     judged = None if plan is None else judged_latency(plan)
     progress(3, 3, "done")
     planned = Planned(problem, added.solution, plan, reasons, (), solve_s, judged=judged, best=compared)

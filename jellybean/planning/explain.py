@@ -18,7 +18,9 @@ from jellybean.planning.project_plan import best_of_equal_cost, plan_project, se
 from jellybean.planning.simulation import SEEDS
 from jellybean.quantities import (
     BANDWIDTH,
+    CARBON_PER_H,
     DURATION,
+    POWER,
     PRICE_PER_H,
     RATE,
     SIZE,
@@ -35,6 +37,7 @@ from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     DeadlineResult,
     Explanation,
+    Objective,
     Part,
     Plan,
     Problem,
@@ -287,6 +290,7 @@ class _RequirementLocator:
             RequirementKind.SURVIVE: lambda: [(_document(*subjects[1:]), "slo", "survive")],
             RequirementKind.MARGIN: lambda: [self._margin()],
             RequirementKind.BUDGET: lambda: [self._budget()],
+            RequirementKind.LIMIT: lambda: [self._limit(subjects[0])],
             RequirementKind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
             RequirementKind.RATE: lambda: [
                 (document, "sources", name, "rate") for document, name in map(_split_name, subjects)
@@ -324,6 +328,9 @@ class _RequirementLocator:
         if isinstance(self.project, MultiWorkflowProject):
             return ("infrastructure", "limits", "budget")
         return ("workflow", "slo", "budget")
+
+    def _limit(self, resource: str) -> tuple[Any, ...]:
+        return self._budget() if resource == Objective.COST else ("infrastructure", resource, "limit")
 
     def _residency(self, name: str, downstream: str | None = None) -> list[tuple[Any, ...]]:
         """Document paths that restrict where data may go.
@@ -369,7 +376,10 @@ def _split_name(name: str) -> tuple[str, str]:
     return _document(workflow), own
 
 
-_UNITS = {
+_UNITS: Mapping[str, Unit] = {
+    Objective.COST: PRICE_PER_H,
+    Objective.ENERGY: POWER,
+    Objective.CARBON: CARBON_PER_H,
     RequirementKind.BUDGET: PRICE_PER_H,
     RequirementKind.LATENCY_P99: DURATION,
     RequirementKind.BANDWIDTH: BANDWIDTH,
@@ -390,8 +400,9 @@ def _setting_text(problem: Problem, requirement: Requirement, index: int, value:
         if share is not None and share.kind == "mig":
             return "null"  # its profile states its memory, whatever the whole device has
         value /= share.fraction if share is not None else 1.0
-    if kind in _UNITS:
-        return _rounded(_UNITS[kind], value, up=True)
+    of = requirement.subjects[0] if kind is RequirementKind.LIMIT else kind
+    if of in _UNITS:
+        return _rounded(_UNITS[of], value, up=True)
     if kind in (RequirementKind.ACCURACY, RequirementKind.MEAN_ACCURACY):
         return f"{math.floor(value * ACCURACY_STEPS) / ACCURACY_STEPS:.10g}"
     return f"{math.ceil(value * 1e4) / 1e4:g}"

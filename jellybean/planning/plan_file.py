@@ -28,6 +28,7 @@ from jellybean_solver import (
     Problem,
     as_planned,
     from_document,
+    in_money,
     json_values,
     to_document,
 )
@@ -166,7 +167,7 @@ def _mismatch(problem: Problem, plan: Plan) -> str:
     """Why a plan is not one of the problem: it breaks a limit, runs other models, or states other figures."""
     from jellybean_solver import plan_diff, rescore  # which match plans by an integer program
 
-    problem = as_planned(problem, plan)
+    problem = as_planned(in_money(problem), plan)
     rescored, _, complaints = rescore(problem, plan)
     if complaints:
         return f"{PLAN_FILE} does not fit the documents ({complaints[0]})"

@@ -46,6 +46,7 @@ from jellybean_solver import (
     baselines,
     deadline_s,
     fastest_of_equal_cost,
+    in_true_prices,
     is_large,
     kinds_text,
     limited_work,
@@ -131,7 +132,8 @@ def _plan_at_least_cost(
     solution = search_or_rule(problem, options, limit)
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
-    compare = compare and not is_soft  # the rules that plans are compared with know no penalty
+    # The rules that plans are compared with know no penalty, and no price but that of money.
+    compare = compare and not is_soft and problem.counts is Objective.COST
     left_s = limit.share(part).left() if compare else limit.left()
     # For the many solves of the deadline search, and for the baselines.
     tolerance, gap = gap, DEFAULT_GAP if gap is None else gap
@@ -144,6 +146,8 @@ def _plan_at_least_cost(
         solve_s = time.perf_counter() - started
     solution, reasons = settled.solution, settled.reasons
     plan = solution.plan if not reasons else None
+    fastest = settled.fastest if settled.nearest_p99_s is not None else None
+    cheapest = settled.cheapest if not reasons else None
     report(BASELINES_PERCENT, 100, "baselines")
     compared: tuple[Baseline, ...] = ()
     if compare and plan is not None:
@@ -156,6 +160,7 @@ def _plan_at_least_cost(
             name = f"no {kinds_text(problem)}"
             compared = (_solved(plain, name, gap, limit_s, keep_deadline), *compared)
     if plan is not None:
+        plan = in_true_prices(problem, plan)
         compared = tuple(_with_latency_note(baseline, plan) for baseline in compared)
     report(100, 100, "done")
     return Planned(
@@ -166,9 +171,9 @@ def _plan_at_least_cost(
         compared,
         solve_s,
         settled.nearest_p99_s,
-        settled.fastest if settled.nearest_p99_s is not None else None,
+        None if fastest is None else in_true_prices(problem, fastest),
         settled.judged,
-        settled.cheapest if not reasons else None,
+        None if cheapest is None else (in_true_prices(problem, cheapest[0]), cheapest[1]),
         settled.compared,
     )
 

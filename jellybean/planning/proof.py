@@ -16,12 +16,12 @@ def unproven(plan: Plan) -> str | None:
             "all are planned anew, they may cost less"
         )
     limited = proof.termination == Termination.TIME_LIMIT
-    counted = "cost and penalty" if plan.slo.is_soft else "cost"
+    counted = "cost and penalty" if plan.slo.is_soft else proof.objective_of.value
     why = "the search reached its time limit" if limited else "the search stopped at this gap"
     if proof.objective_of is Objective.MEAN_ACCURACY:
         return f"a mean accuracy up to {proof.bound - proof.objective:.2f} points higher may be possible: {why}"
     if proof.bound <= 0:
         return f"no lower bound on the {counted} was proven: {why}"
-    if plan.slo.is_soft:
-        return f"cost and penalty of the optimum may be up to {proof.gap:.2%} less than those of this plan: {why}"
+    if counted != Objective.COST:
+        return f"{counted} of the optimum may be up to {proof.gap:.2%} less than those of this plan: {why}"
     return f"the optimum may cost up to {proof.gap:.2%} less than this plan: {why}"

@@ -31,8 +31,10 @@ from jellybean_solver import (
     SearchSettings,
     Solution,
     Verdict,
+    as_counted,
     deadline_s,
     from_document,
+    in_true_prices,
     is_by_ways,
     limited,
     load_prices,
@@ -85,7 +87,9 @@ class ReplanResult:
         """The document of the chosen plan; None if no plan meets the targets."""
         if self.decision.verdict is Verdict.KEEP:
             return self.document  # with its hash
-        return to_document(require_plan(self.planned)) if self.decision.verdict is Verdict.REPLACE else None
+        if self.decision.verdict is Verdict.NONE:
+            return None
+        return to_document(in_true_prices(self.problem, require_plan(self.planned)))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -172,7 +176,7 @@ def replan_project(
         left_s = None if time_limit_s is None else max(1.0, time_limit_s - (time.perf_counter() - started))
         planned = plan_project(project, running=before, gap=gap, time_limit_s=left_s, compare=False)
         refusals = planned.reasons
-        return planned.plan
+        return None if planned.plan is None else as_counted(problem, planned.plan)
 
     progress(0, 3, "running plan")
     started = time.perf_counter()

@@ -139,6 +139,7 @@ class Report:
                 "network": plan.cost.network_usd_per_h,
             },
             "accuracy": plan.accuracy,
+            **({"uses": dict(plan.uses)} if plan.uses else {}),
             "selection": dict(plan.selection),
             "certificate": {
                 key: value

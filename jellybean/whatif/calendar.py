@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ from jellybean_solver import (
     PlansByTime,
     TimedPlan,
     TimedProblem,
+    as_counted,
+    in_true_prices,
     merged_periods,
     plans_by_time,
     rate_text,
@@ -226,7 +228,7 @@ def plan_by_time(
         asked = with_settings(project, (*rates_of_sources(project, rates), *worker_counts(counts)))
         planned = plan_project(asked, time_limit_s=within.left(), compare=False)
         reasons = planned.reasons
-        return planned.plan
+        return None if planned.plan is None else as_counted(planned.problem, planned.plan)
 
     asked = TimedProblem(
         problem,
@@ -242,7 +244,8 @@ def plan_by_time(
     if not isinstance(found, PlansByTime):
         shown = ", ".join(f"{name} {rate_text(rate)}" for name, rate in found.items())
         raise InfeasibleError((f"no plan meets the targets at {shown}", *reasons))
-    return Calendar(**vars(found), project=project, file=file)
+    periods = tuple(replace(row, plan=in_true_prices(problem, row.plan)) for row in found.periods)
+    return Calendar(**{**vars(found), "periods": periods}, project=project, file=file)
 
 
 def _periods(file: RateTraceFile, most: int) -> tuple[Period, ...]:

@@ -153,6 +153,9 @@ from .model.problem import Variant as Variant
 from .model.problem import WORKFLOW_SEPARATOR as WORKFLOW_SEPARATOR
 from .model.problem import Workflow as Workflow
 from .model.problem import best_batch as best_batch
+from .model.resources import amount_text as amount_text
+from .model.resources import counted as counted
+from .model.resources import in_money as in_money
 from .model.route_drawing import RouteDrawer as RouteDrawer
 from .model.selection_shares import selection_shares as selection_shares
 from .model.sites import link_ends as link_ends
@@ -211,6 +214,8 @@ from .replanning.replan import Verdict as Verdict
 from .replanning.replan import removes_enough as removes_enough
 from .replanning.replan import replan as replan
 from .replanning.replan import with_change as with_change
+from .replanning.rescore import as_counted as as_counted
+from .replanning.rescore import in_true_prices as in_true_prices
 from .replanning.rescore import rescore as rescore
 from .replanning.settings import LEAST_SAVED_SHARE as LEAST_SAVED_SHARE
 from .simulation.interfaces import MakeTimes as MakeTimes

@@ -39,6 +39,7 @@ class Pattern:
     usd_per_h: float
     rates: Mapping[tuple[str, Model], float]  # tier and model
     crossed: Mapping[Pair, float]
+    uses: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Workers:
     memory_bytes: Mapping[Model, float] = field(default_factory=dict)
     is_exclusive: bool = False
     is_spot: bool = False
+    uses: Mapping[str, float] = field(default_factory=dict)
 
     def can_hold(self, models: Held) -> bool:
         """True if a worker may hold these models: one variant of an operator, within the memory."""
@@ -82,13 +84,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Fleet:
-    """`links`: pair of tiers -> bytes per second of all sites, None without a limit."""
+    """`links`: pair of tiers -> bytes per second of all sites, None without a limit. `limits`: of what is used."""
 
     pools: tuple[Workers, ...]
     links: Mapping[Pair, float | None]
     source_tiers: frozenset[str]
     utilisation: float
     budget_usd_per_h: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -276,6 +279,10 @@ class Program:
         if self.fleet.budget_usd_per_h is not None:
             paid = {index: cost for index, cost in costs.items() if index not in self.unlimited}
             self.row(paid, -math.inf, self.fleet.budget_usd_per_h)
+        for name, most in self.fleet.limits.items():
+            used = {column: self.pools[pool].uses.get(name, 0.0) for (pool, _), column in self.counts.items()}
+            used |= {column: one.uses.get(name, 0.0) for column, one in self.flow.items()}
+            self.row(used, -math.inf, most)
         number = len({block.group for block in self.blocks})
         goal = {index: -one.accuracy / number for index, one in self.flow.items()} if most_accurate else costs
         found = solved(self.columns, self.rows, goal, limit_s)

@@ -42,11 +42,13 @@ def _is_relaxed(draft: Draft) -> bool:
     Workers take whole streams of an operator with a state in any case; with mixtures and losses routes do, too.
     """
     has_state = any(operator.has_state for one in draft.workflows for operator in one.operators)
-    return _is_timed(draft) or (has_state and any(one.may_mix or one.survive for one in draft.workflows))
+    by_ways = bool(draft.limits) or any(one.may_mix or one.survive for one in draft.workflows)
+    return _is_timed(draft) or (has_state and (by_ways or draft.counts != "cost"))
 
 
 def _tolerance(draft: Draft) -> float:
-    is_mixed = any(one.may_mix or one.survive for one in draft.workflows)
+    is_mixed = any(one.may_mix or one.survive for one in draft.workflows) or bool(draft.limits)
+    is_mixed |= draft.counts != "cost" and draft.budget_usd_per_h is not None
     return MIXED if is_mixed else EXACT
 
 
@@ -126,13 +128,16 @@ def _at_rates(draft: Draft, options: list[str], factor: float) -> Draft:
     return found
 
 
-def _at_cost(draft: Draft, *, is_timed: bool = True) -> Draft:
-    """The project with the cost as objective, in which everybody is served. `is_timed`: with its p99 latencies."""
+def _at_cost(draft: Draft, *, is_timed: bool = True, counts: str = "cost") -> Draft:
+    """The project with the cost as objective, or what counts instead, in which everybody is served.
+
+    `is_timed`: with its p99 latencies.
+    """
     found = copy.deepcopy(draft)
     for one in (*found.workflows, *found.rows):
         one.worth_usd_per_h = None
     for workflow in found.workflows:
-        workflow.objective = "cost"
+        workflow.objective = counts
         if not is_timed:
             workflow.latency_p99_s = workflow.latency_penalty_usd_per_h_s = None
     return found
@@ -161,7 +166,7 @@ def _from(draft: Draft, answer: Answer) -> Iterator[str]:
 
 def _add(draft: Draft, answer: Answer) -> Iterator[str]:
     """What is served stays, so the whole costs at least as much as the best plan."""
-    if answer.status != PLANNED or draft.workflows[0].objective != "cost":
+    if answer.status != PLANNED or draft.workflows[0].objective != draft.counts:
         return
     known = best(draft)
     if known is None:
@@ -195,8 +200,11 @@ def _frontier(draft: Draft, answer: Answer) -> Iterator[str]:
     if answer.status != PLANNED or len({one.may_mix for one in draft.workflows}) > 1:
         return
     for corner in answer.found["corners"]:
-        asked = _with_accuracy(_at_cost(draft, is_timed=False), corner.get("target", corner["accuracy"]))
-        asked.budget_usd_per_h = None
+        least = _at_cost(draft, is_timed=False, counts=draft.counts)
+        asked = _with_accuracy(least, corner.get("target", corner["accuracy"]))
+        if draft.counts == "cost":
+            asked.budget_usd_per_h = None
+        asked.limits.pop(draft.counts, None)
         known, cost = best(asked), corner["cost_usd_per_h"]["total"]
         if known is None:
             yield f"accuracy {corner['accuracy']:.8g} is not feasible"

@@ -74,6 +74,7 @@ def infrastructure(draft: Draft) -> dict[str, Any]:
             "price": f"{pool.price_usd_per_h:g} USD/h",
             **({} if pool.memory_bytes is None else {"memory": _size(pool.memory_bytes)}),
             **({"sharing": "exclusive"} if pool.is_exclusive else {}),
+            **({} if pool.power_w is None else _energy("power", f"{pool.power_w:g} W", pool.carbon_g_per_kwh)),
         }
         for pool in draft.pools
     }
@@ -84,6 +85,7 @@ def infrastructure(draft: Draft) -> dict[str, Any]:
             "price": f"{link.price_usd_per_gib:g} USD/GiB",
             "latency": _time(link.latency_s),
             **({} if link.bandwidth_bit_per_s is None else {"bandwidth": f"{link.bandwidth_bit_per_s:g} bit/s"}),
+            **_energy("energy", f"{link.energy_wh_per_gib:g} Wh/GiB", link.carbon_g_per_kwh),
         }
         for link in draft.links
     ]
@@ -95,9 +97,22 @@ def infrastructure(draft: Draft) -> dict[str, Any]:
         found["sites"] = sites
     if draft.start_usd:
         found["migration"] = {"start": f"{draft.start_usd:g} USD"}
+    for name, price, unit, limit in (
+        ("energy", draft.energy_usd_per_kwh, "USD/kWh", "W"),
+        ("carbon", draft.carbon_usd_per_t, "USD/t", "g/h"),
+    ):
+        own = {} if price is None else {"price": f"{price:g} {unit}"}
+        if name in draft.limits:
+            own["limit"] = f"{draft.limits[name]:g} {limit}"
+        if own:
+            found[name] = own
     if draft.is_several and draft.budget_usd_per_h is not None:
         found["limits"] = {"budget": f"{draft.budget_usd_per_h:g} USD/h"}
     return found
+
+
+def _energy(key: str, value: str, intensity: float) -> dict[str, str]:
+    return {key: value, "carbon": f"{intensity:g} g/kWh"}
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {

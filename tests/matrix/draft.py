@@ -128,6 +128,8 @@ class Pool:
     price_usd_per_h: float
     memory_bytes: float | None = None
     is_exclusive: bool = False
+    power_w: float | None = None
+    carbon_g_per_kwh: float = 0.0
 
 
 @dataclass
@@ -139,6 +141,8 @@ class Link:
     price_usd_per_gib: float
     bandwidth_bit_per_s: float | None = None
     latency_s: float = 0.0
+    energy_wh_per_gib: float = 0.0
+    carbon_g_per_kwh: float = 0.0
 
 
 @dataclass
@@ -172,6 +176,33 @@ class Draft:
     utilisation: float = 0.8
     start_usd: float = 0.0  # of a model on a worker, when a plan is changed
     features: list[str] = field(default_factory=list)
+    limits: dict[str, float] = field(default_factory=dict)  # of energy in W, of carbon in g/h
+    energy_usd_per_kwh: float | None = None
+    carbon_usd_per_t: float | None = None
+
+    @property
+    def counts(self) -> str:
+        """What the value of a plan is made of."""
+        own = self.workflows[0].objective
+        return own if own in ("energy", "carbon") else "cost"
+
+    def uses(self, one: Pool | Link) -> dict[str, float]:
+        """What a worker uses in an hour, or a GiB: USD, Wh and grams."""
+        usd, wh = (
+            (one.price_usd_per_h, one.power_w or 0.0)
+            if isinstance(one, Pool)
+            else (one.price_usd_per_gib, one.energy_wh_per_gib)
+        )
+        grams = wh / 1e3 * one.carbon_g_per_kwh
+        usd += wh / 1e3 * (self.energy_usd_per_kwh or 0.0) + grams / 1e6 * (self.carbon_usd_per_t or 0.0)
+        return {"cost": usd, "energy": wh, "carbon": grams}
+
+    def price(self, one: Pool | Link) -> float:
+        """What that counts."""
+        usd = {"cost": 1.0, "energy": (self.energy_usd_per_kwh or 1.0) / 1e3, "carbon": 1e-3}
+        if self.carbon_usd_per_t:
+            usd["carbon"] = self.carbon_usd_per_t / 1e6
+        return self.uses(one)[self.counts] * usd[self.counts]
 
     @property
     def margin(self) -> tuple[float, float]:

@@ -5,6 +5,7 @@ Features are put in by the order of `FEATURES`: what changes the number of workf
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -268,6 +269,36 @@ def _objective(name: str) -> Feature:
     return put
 
 
+def _with_power(draft: Draft) -> None:
+    if draft.pools[0].power_w is not None:
+        return
+    for pool in draft.pools:
+        pool.power_w, pool.carbon_g_per_kwh = round(draft.rng.uniform(5, 300)), round(draft.rng.uniform(20, 600))
+    for link in draft.links:
+        link.energy_wh_per_gib = draft.rng.choice((0.0, 1.0, 20.0))
+        link.carbon_g_per_kwh = round(draft.rng.uniform(20, 600))
+
+
+def _least(name: str) -> Feature:
+    def put(draft: Draft) -> None:
+        _with_power(draft)
+        _objective(name)(draft)
+
+    return put
+
+
+def energy_limit(draft: Draft) -> None:
+    _with_power(draft)
+    draft.limits["energy"] = round(draft.rng.uniform(50, 1200))
+
+
+def carbon_price(draft: Draft) -> None:
+    """A price of energy and of carbon, and a limit of carbon."""
+    _with_power(draft)
+    draft.energy_usd_per_kwh, draft.carbon_usd_per_t = draft.rng.choice((None, 0.3)), draft.rng.choice((90.0, 1000.0))
+    draft.limits["carbon"] = round(draft.rng.uniform(30, 400))
+
+
 FEATURES: dict[str, Feature] = {
     "several": several_workflows,
     "alike": alike_sites,
@@ -299,15 +330,18 @@ FEATURES: dict[str, Feature] = {
     "max accuracy": _objective("mean_accuracy"),
     "max rate": _objective("rate"),
     "min latency": _objective("latency"),
+    "min energy": _least("energy"),
+    "min carbon": _least("carbon"),
+    "energy limit": energy_limit,
+    "carbon price": carbon_price,
 }
+OBJECTIVES = ("max accuracy", "max rate", "min latency", "min energy", "min carbon")
 
 # No project can have both: they are two values of one key.
 EITHER = (
     frozenset({"alike", "unlike"}),
     frozenset({"hard p99", "soft p99"}),
-    frozenset({"max accuracy", "max rate"}),
-    frozenset({"max accuracy", "min latency"}),
-    frozenset({"max rate", "min latency"}),
+    *map(frozenset, itertools.combinations(OBJECTIVES, 2)),
 )
 
 

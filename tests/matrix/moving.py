@@ -51,7 +51,7 @@ def _planned_name(draft: Draft, name: str) -> str:
 
 def _load_usd(draft: Draft, fleet: Fleet) -> dict[tuple[str, Model], float]:
     """USD for one more worker of a pool that loads a model, in all sites: its start, and its download over the link."""
-    prices = {draft.tiers[-1]: 0.0} | {link.upstream: link.price_usd_per_gib for link in draft.links}
+    prices = {draft.tiers[-1]: 0.0} | {link.upstream: draft.price(link) for link in draft.links}
     return {
         (pool.name, model): pool.sites
         * (draft.start_usd + prices[pool.tier.split("/")[0]] * pool.memory_bytes.get(model, 0.0) / GIB)

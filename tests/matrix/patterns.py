@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tests.brute_force.pattern_program import Block, Fleet, Model, Pair, Pattern, Workers
-from tests.matrix.draft import GIB, Cascade, Draft, Operator, Served, Site, Times, Variant, served
+from tests.matrix.draft import GIB, Cascade, Draft, Link, Operator, Served, Site, Times, Variant, served
 
 BATCH_SAVES = 0.02  # a larger batch must save more of the time per request
 LOSSES = {"1 worker": "worker", "1 link": "link", "1 site": "site", "1 spot worker": "spot worker"}
@@ -119,7 +119,7 @@ def _fleet(
     draft: Draft,
     seconds: Mapping[str, Mapping[Model, float]],
     memory: Mapping[str, Mapping[Model, float]],
-    links: Mapping[Pair, tuple[float, float | None]],
+    links: Mapping[Pair, tuple[Link, float | None]],
 ) -> Fleet:
     pools = []
     for pool in draft.pools:
@@ -133,12 +133,13 @@ def _fleet(
                     name,
                     pool.tier if row is None else f"{pool.tier}/{row.name}",
                     pool.count if stated is None else stated,
-                    pool.price_usd_per_h * sites,
+                    draft.price(pool) * sites,
                     seconds.get(name, {}),
                     sites,
                     pool.memory_bytes,
                     memory.get(name, {}),
                     pool.is_exclusive,
+                    uses={name: amount * sites for name, amount in draft.uses(pool).items()},
                 )
             )
     tiers = frozenset(source.tier for workflow in draft.workflows for source in workflow.sources)
@@ -147,30 +148,30 @@ def _fleet(
         tiers = (tiers - {first}) | {f"{first}/{row.name}" for row in draft.rows}
     higher = 1 + draft.margin[1]
     limits = {pair: None if limit is None else limit / higher for pair, (_, limit) in links.items()}
-    return Fleet(tuple(pools), limits, tiers, utilisation(draft), draft.budget_usd_per_h)
+    budget, used = draft.budget_usd_per_h, dict(draft.limits)
+    if draft.counts != "cost" and budget is not None:
+        budget, used = None, {**used, "cost": budget}
+    return Fleet(tuple(pools), limits, tiers, utilisation(draft), budget, used)
 
 
-def _links(draft: Draft) -> dict[Pair, tuple[float, float | None]]:
-    """Pair of tiers -> price, and bytes per second of all sites or None."""
-    found: dict[Pair, tuple[float, float | None]] = {}
+def _links(draft: Draft) -> dict[Pair, tuple[Link, float | None]]:
+    """Pair of tiers -> link, and bytes per second of all sites or None."""
+    found: dict[Pair, tuple[Link, float | None]] = {}
     for link in draft.links:
         if not draft.rows or link.upstream != draft.tiers[0]:
             limit = link.bandwidth_bit_per_s
             sites = draft.sites.get(link.upstream, 1)
-            found[link.upstream, link.downstream] = (
-                link.price_usd_per_gib,
-                None if limit is None else limit / 8.0 * sites,
-            )
+            found[link.upstream, link.downstream] = link, None if limit is None else limit / 8.0 * sites
             continue
         for row in draft.rows:
             limit = link.bandwidth_bit_per_s if row.bandwidth_bit_per_s is None else row.bandwidth_bit_per_s
             pair = f"{link.upstream}/{row.name}", link.downstream
-            found[pair] = (link.price_usd_per_gib, None if limit is None else limit / 8.0)
+            found[pair] = link, None if limit is None else limit / 8.0
     return found
 
 
 def _patterns(
-    graph: Graph, block: str, one: Served, draft: Draft, links: Mapping[Pair, tuple[float, float | None]]
+    graph: Graph, block: str, one: Served, draft: Draft, links: Mapping[Pair, tuple[Link, float | None]]
 ) -> Iterator[Pattern]:
     """The graph with every assignment of its nodes to tiers over which its data can flow."""
     first = draft.tiers[0]
@@ -197,9 +198,14 @@ def _patterns(
                 continue
             break
         else:
-            usd = sum(sent * 3600.0 / GIB * links[pair][0] for pair, sent in crossed.items())
+            gib = {pair: sent * 3600.0 / GIB for pair, sent in crossed.items()}
+            usd = sum(amount * draft.price(links[pair][0]) for pair, amount in gib.items())
+            uses = {
+                name: sum(amount * draft.uses(links[pair][0])[name] for pair, amount in gib.items())
+                for name in ("cost", "energy", "carbon")
+            }
             rates = {(place[node.name], (f"{one.name}/{node.name}", node.variant)): node.per_s for node in graph.nodes}
-            yield Pattern(block, graph.selection, graph.accuracy, usd, rates, crossed)
+            yield Pattern(block, graph.selection, graph.accuracy, usd, rates, crossed, uses)
 
 
 def _audited(graph: Graph, share: float, answer: str) -> Graph:

@@ -51,6 +51,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         "hash": to_document(plan)["hash"],
         "cost_usd_per_h": _cost(plan.cost),
         "accuracy": plan.accuracy,
+        **({"uses": dict(plan.uses)} if plan.uses else {}),
         **({"workflows": _workflows(plan)} if plan.workflows else {}),
         **({"left_out": [dataclasses.asdict(one) for one in plan.left_out]} if plan.left_out else {}),
         **({"after_losses": after} if (after := _after_losses(plan)) else {}),

@@ -294,6 +294,19 @@ def check_tiers(workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure
             workflow.tree.add(path, f"there is no tier {tier!r}", hint)
 
 
+def check_resources(workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure) -> None:
+    """Check that all workers state what an objective, a limit or a price of energy or carbon counts."""
+    document, fleet = workflow.document, infrastructure.document
+    if document is None or fleet is None or infrastructure.broken or infrastructure.tree.problems:
+        return
+    counted = [name for name, one in fleet.resources.items() if document.objective is name or one.usd or one.most]
+    for name, pool in fleet.workers.items():
+        known = fleet.uses(pool.worker_power_w, pool.carbon_g_per_wh)
+        if missing := [resource for resource in counted if resource not in known]:
+            message = f"plans count {' and '.join(missing)}, which these workers do not state"
+            infrastructure.tree.add(("workers", name), message, "write {power: 120 W, carbon: 350 g/kWh}, or 0 W")
+
+
 def check_reachable_workers(
     workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure, flow: Flow, runs_on: Mapping[str, Iterable[str]]
 ) -> None:

@@ -43,16 +43,26 @@ from jellybean_solver import (
     Slo,
     Source,
     combine_workflows,
+    counted,
     with_audit,
 )
+
+USD_PER_UNIT = 1e-3  # what a Wh or a gram counts as the objective, where no price is stated: 1 USD/kWh, 1 USD/kg
 
 
 def build_problem(project: AnyProject) -> Problem:
     """Build the solver's problem. DocumentError if profiles are missing or the request rates are inconsistent.
 
-    StaleProfilesError if profiles no longer match the files, unless the project was loaded to accept them.
+    StaleProfilesError if profiles no longer match the files, unless the project was loaded to accept them. With the
+    objective energy or carbon its prices are those of that resource alone (`counted`).
     """
     require_current(project)
+    problem = _in_money(project)
+    stated = project.infrastructure.resources.get(problem.objective)
+    return counted(problem, (stated and stated.usd) or USD_PER_UNIT)
+
+
+def _in_money(project: AnyProject) -> Problem:
     if not isinstance(project, MultiWorkflowProject):
         return audited(project, with_whole_streams(project, of_one_workflow(project)))
     if project.written:
@@ -63,6 +73,11 @@ def build_problem(project: AnyProject) -> Problem:
         for name, part in project.workflows.items()
     }
     return _combined(project, parts)
+
+
+def _paid(fleet: InfrastructureDocument, uses: Mapping[str, float]) -> float:
+    """USD for the uses of resources."""
+    return sum((one.usd or 0.0) * uses.get(name, 0.0) for name, one in fleet.resources.items())
 
 
 def _combined(project: MultiWorkflowProject, parts: Mapping[str, Problem]) -> Problem:
@@ -159,6 +174,7 @@ def of_one_workflow(project: Project, utilisation: float | None = None) -> Probl
         sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
         stale_profiles=tuple(str(entry) for entry in project.all_stale),
         objective=workflow.objective,
+        most={name: one.most for name, one in infrastructure.resources.items() if one.most is not None},
     )
     return with_forms(project, problem, [(own, of_one_workflow(own, utilisation)) for own in project.alternatives])
 
@@ -208,7 +224,7 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
             name,
             pool.tier,
             pool.count,
-            pool.worker_price_usd_per_h,
+            pool.worker_price_usd_per_h + _paid(infrastructure, uses),
             pool.sharing or infrastructure.limits.sharing,
             pool.memory_bytes,
             pool.emulated_speed,
@@ -218,8 +234,10 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
             pool.terms,
             pool.paid_usd_per_h,
             pool.max_starts,
+            uses,
         )
         for name, pool in infrastructure.workers.items()
+        for uses in [infrastructure.uses(pool.worker_power_w, pool.carbon_g_per_wh)]
         if pool.count > 0
     )
 
@@ -229,11 +247,13 @@ def _links(infrastructure: InfrastructureDocument) -> tuple[Link, ...]:
         Link(
             link.upstream_tier,
             link.downstream_tier,
-            link.price_usd_per_gib,
+            link.price_usd_per_gib + _paid(infrastructure, uses),
             link.bandwidth_bytes_per_s,
             link.latency_s,
+            uses,
         )
         for link in infrastructure.links
+        for uses in [infrastructure.uses(link.energy_wh_per_gib, link.carbon_g_per_wh)]
     )
 
 

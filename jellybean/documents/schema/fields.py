@@ -7,10 +7,10 @@ field name: `latency_s`), so that the profiler builds documents without formatti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Gt, Le
+from annotated_types import GroupedMetadata, Gt, Le
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -27,17 +27,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from jellybean import quantities
-from jellybean.quantities import (
-    BANDWIDTH,
-    DURATION,
-    PRICE,
-    PRICE_PER_GIB,
-    PRICE_PER_H,
-    RATE,
-    SIZE,
-    InvalidValueError,
-    QuantityKind,
-)
+from jellybean.quantities import InvalidValueError, QuantityKind
 
 FROM_DOCUMENT = {"document": True}
 _EXACT_DIGITS = 17  # significant digits with which any float is parsed back unchanged
@@ -174,6 +164,18 @@ def schema_of(kind: QuantityKind) -> dict[str, Any]:
     }
 
 
+class _Quantity(GroupedMetadata):
+    """Annotation: a number in SI units, written as a quantity of a kind."""
+
+    def __init__(self, kind: QuantityKind) -> None:
+        self._kind = kind
+
+    def __iter__(self) -> Iterator[object]:
+        yield _parser(self._kind)
+        yield _formatter(self._kind)
+        yield WithJsonSchema(schema_of(self._kind))
+
+
 def _parsed_by(read: Callable[[object], float]) -> BeforeValidator:
     return BeforeValidator(read)
 
@@ -222,54 +224,25 @@ _POSITIVE_SCHEMA: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0, "ex
 
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
 Tiers = Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY]
-Duration = Annotated[
-    float,
-    _parser(DURATION),
-    _formatter(DURATION),
-    WithJsonSchema(schema_of(DURATION)),
-]
-Size = Annotated[
-    float,
-    _parser(SIZE),
-    _formatter(SIZE),
-    WithJsonSchema(schema_of(SIZE)),
-]
-Bandwidth = Annotated[
-    float,
-    _parser(BANDWIDTH),
-    _formatter(BANDWIDTH),
-    WithJsonSchema(schema_of(BANDWIDTH)),
-]
-Rate = Annotated[
-    float,
-    _parser(RATE),
-    _formatter(RATE),
-    WithJsonSchema(schema_of(RATE)),
-]
-Price = Annotated[
-    float,
-    _parser(PRICE),
-    _formatter(PRICE),
-    WithJsonSchema(schema_of(PRICE)),
-]
-PricePerHour = Annotated[
-    float,
-    _parser(PRICE_PER_H),
-    _formatter(PRICE_PER_H),
-    WithJsonSchema(schema_of(PRICE_PER_H)),
-]
+Duration = Annotated[float, _Quantity(quantities.DURATION)]
+Size = Annotated[float, _Quantity(quantities.SIZE)]
+Bandwidth = Annotated[float, _Quantity(quantities.BANDWIDTH)]
+Rate = Annotated[float, _Quantity(quantities.RATE)]
+Price = Annotated[float, _Quantity(quantities.PRICE)]
+PricePerHour = Annotated[float, _Quantity(quantities.PRICE_PER_H)]
 PriceOfTime = Annotated[
     float,
     BeforeValidator(_price_of_time),
     PlainSerializer(_price_of_time_text, return_type=str, when_used="json"),
     WithJsonSchema(_PRICE_OF_TIME_SCHEMA),
 ]
-PricePerGib = Annotated[
-    float,
-    _parser(PRICE_PER_GIB),
-    _formatter(PRICE_PER_GIB),
-    WithJsonSchema(schema_of(PRICE_PER_GIB)),
-]
+PricePerGib = Annotated[float, _Quantity(quantities.PRICE_PER_GIB)]
+Power = Annotated[float, _Quantity(quantities.POWER)]
+EnergyPerGib = Annotated[float, _Quantity(quantities.ENERGY_PER_GIB)]
+PricePerWh = Annotated[float, _Quantity(quantities.PRICE_PER_KWH)]
+CarbonPerWh = Annotated[float, _Quantity(quantities.CARBON_PER_KWH)]
+CarbonPerHour = Annotated[float, _Quantity(quantities.CARBON_PER_H)]
+PricePerGram = Annotated[float, _Quantity(quantities.PRICE_PER_T)]
 Fraction = Annotated[
     float, _parsed_by(quantities.parse_fraction), _number_formatter(), WithJsonSchema(_FRACTION_SCHEMA)
 ]

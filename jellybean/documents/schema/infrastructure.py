@@ -21,13 +21,19 @@ from jellybean.documents.schema.fields import (
     AUTO,
     NOT_EMPTY,
     Bandwidth,
+    CarbonPerHour,
+    CarbonPerWh,
     DocumentModel,
     Duration,
+    EnergyPerGib,
     Fraction,
     Name,
+    Power,
     Price,
     PricePerGib,
+    PricePerGram,
     PricePerHour,
+    PricePerWh,
     Size,
     Speed,
     Utilisation,
@@ -35,7 +41,7 @@ from jellybean.documents.schema.fields import (
 from jellybean.documents.schema.share import ShareSpec
 from jellybean.quantities import InvalidValueError, quoted
 from jellybean_agent import CPU, Device
-from jellybean_solver import LEAST_SAVED_SHARE, Sharing, Terms
+from jellybean_solver import LEAST_SAVED_SHARE, Objective, Sharing, Terms
 
 MAX_SITES = 100_000  # maximum number of sites of a tier
 SITE_FILE_SUFFIX = ".csv"
@@ -101,7 +107,16 @@ class WorkerPoolSpec(DocumentModel):
     share: ShareSpec | None = Field(
         default=None,
         description="A worker is a part of the device: {mig: 1g.10gb}, {mps: 25 %} or {slots: 4}. It costs that part "
-        "of the price.",
+        "of the price, and has that part of the power.",
+    )
+    power_w: Power | None = Field(
+        default=None,
+        alias="power",
+        description="Electric power of one worker while a plan uses it, for example 120 W; with `share` that of the "
+        "whole device.",
+    )
+    carbon_g_per_wh: CarbonPerWh | None = Field(
+        default=None, alias="carbon", description="Carbon intensity of its power; carbon.intensity by default."
     )
 
     @model_validator(mode="after")
@@ -144,7 +159,16 @@ class WorkerPoolSpec(DocumentModel):
 
     @property
     def _part_of_price(self) -> float:
-        return self.price_usd_per_h * (1.0 if self.share is None else self.share.share.fraction)
+        return self.price_usd_per_h * self._part
+
+    @property
+    def worker_power_w(self) -> float | None:
+        """Power of a worker: `power`, or its part; None if it is not stated."""
+        return None if self.power_w is None else self.power_w * self._part
+
+    @property
+    def _part(self) -> float:
+        return 1.0 if self.share is None else self.share.share.fraction
 
     @property
     def worker_device_memory_bytes(self) -> float | None:
@@ -170,6 +194,12 @@ class LinkSpec(DocumentModel):
         default=None, alias="bandwidth", gt=0, description="For example 100 Mbit/s; unlimited by default."
     )
     latency_s: Duration = Field(default=0.0, alias="latency", description="One way, for example 20 ms.")
+    energy_wh_per_gib: EnergyPerGib | None = Field(
+        default=None, alias="energy", description="Energy of transferred data, for example 20 Wh/GB; none by default."
+    )
+    carbon_g_per_wh: CarbonPerWh | None = Field(
+        default=None, alias="carbon", description="Carbon intensity of that energy; carbon.intensity by default."
+    )
 
 
 class LimitsSpec(DocumentModel):
@@ -218,6 +248,26 @@ class MigrationSpec(DocumentModel):
         le=1,
         description="Share of the running plan's cost that a change must save over the horizon; 2 % by default.",
     )
+
+
+_PRICE = "Part of the price of workers and links, in proportion to what they use."
+
+
+class EnergySpec(DocumentModel):
+    """Energy of the workers that a plan uses, and of its traffic. In code in USD per Wh, and W."""
+
+    usd: PricePerWh | None = Field(default=None, alias="price", description=_PRICE)
+    most: Power | None = Field(default=None, gt=0, alias="limit", description="Of a plan, for example 2 kW.")
+
+
+class CarbonSpec(DocumentModel):
+    """Emissions of that energy, in grams of CO2 equivalent. In code in USD per g, and g/h."""
+
+    intensity_g_per_wh: CarbonPerWh | None = Field(
+        default=None, alias="intensity", description="Of all workers and links that state no `carbon`: 350 g/kWh."
+    )
+    usd: PricePerGram | None = Field(default=None, alias="price", description=_PRICE)
+    most: CarbonPerHour | None = Field(default=None, gt=0, alias="limit", description="Of a plan, for example 200 g/h.")
 
 
 def _number_or_file(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
@@ -270,6 +320,20 @@ class InfrastructureDocument(DocumentModel):
     links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()
     limits: LimitsSpec = LimitsSpec()
     migration: MigrationSpec = MigrationSpec()
+    energy: EnergySpec = EnergySpec()
+    carbon: CarbonSpec = CarbonSpec()
+
+    @property
+    def resources(self) -> Mapping[Objective, EnergySpec | CarbonSpec]:
+        """What is used beside money."""
+        return {Objective.ENERGY: self.energy, Objective.CARBON: self.carbon}
+
+    def uses(self, energy_wh: float | None, carbon_g_per_wh: float | None) -> Mapping[str, float]:
+        """Resource -> what so much energy is of it, as far as it is known."""
+        intensity = self.carbon.intensity_g_per_wh if carbon_g_per_wh is None else carbon_g_per_wh
+        if energy_wh is None:
+            return {}
+        return {"energy": energy_wh, **({} if intensity is None else {"carbon": energy_wh * intensity})}
 
     @property
     def sites(self) -> Mapping[str, int]:

@@ -440,7 +440,7 @@ class WorkflowDocument(DocumentModel):
         default=Objective.COST,
         description="What plans are the best in, within all targets: cost (the lowest), mean_accuracy (the highest "
         "mean accuracy of all requests, for which variants may be mixed), rate (the highest rates, in proportion to "
-        "those stated) or latency (the least p99).",
+        "those stated), latency (the least p99), energy (the least power) or carbon (the least emissions).",
     )
 
     @property

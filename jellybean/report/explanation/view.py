@@ -198,6 +198,7 @@ TITLES = {
     RequirementKind.MARGIN: "margin",
     RequirementKind.RATE: "rate",
     RequirementKind.BUDGET: "budget",
+    RequirementKind.LIMIT: "energy and carbon",
     RequirementKind.LATENCY_P99: "p99 latency",
     RequirementKind.UTILISATION: "utilisation",
     RequirementKind.SHARING: "exclusive",

@@ -38,6 +38,7 @@ from jellybean_solver import (
     Problem,
     Slo,
     Termination,
+    amount_text,
     distinct_usd,
     head_name,
     losses,
@@ -251,6 +252,7 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
         ": ",
         (f"{formats.usd(cost.total_usd_per_h)} USD/h", "bold"),
         f" (compute {formats.usd(cost.compute_usd_per_h)}, network {formats.usd(cost.network_usd_per_h)})",
+        *(f", {name} {amount_text(name, amount)}" for name, amount in plan.uses.items()),
     )
     if plan.accuracy is not None:
         text.append(f", {'mean ' if plan.mixes else ''}accuracy {formats.accuracy(plan.accuracy)}")
@@ -301,6 +303,8 @@ def proof(plan: Plan) -> str:
     """Text of the optimality certificate."""
     certificate = plan.certificate
     beside = stays_text(plan)
+    if certificate.objective_of in plan.uses:
+        beside = f" in {certificate.objective_of}{beside}"
     if certificate.forgone_usd_per_h:
         beside = f", with what is left out{beside}"
     if certificate.penalty_usd_per_h:

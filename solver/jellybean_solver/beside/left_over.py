@@ -22,6 +22,7 @@ from jellybean_solver.model.margin import longer_time
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Link, Pool, Problem, Sharing, Variant
+from jellybean_solver.model.resources import used, without_price
 from jellybean_solver.model.targets import LossKind
 
 LEAST_ROOM = 0.02  # share of a worker's most load: less is left unused, as times of fifty times as long and more, among
@@ -73,10 +74,11 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
             if pool.sharing is Sharing.SHARED:
                 rests += _rests(pool, problem.utilisation, staff[pool.name], kept.plan, most.loads)
     links = [link for link in own.links if link.upstream_tier in tiers and link.downstream_tier in tiers]
-    spent, carried = 0.0, dict[tuple[str, str], float]()
+    spent, carried, uses = 0.0, dict[tuple[str, str], float](), dict[str, float]()
     if _has_common(own, links, kept.plan):
         cost, crossings = cost_and_traffic(stays, kept.plan)
         spent, carried = cost.total_usd_per_h, dict(carried_bytes_per_s(crossings))
+        uses = dict(used(stays, kept.plan.workers, carried))
         carried |= {ends: max(sent, carried.get(ends, 0.0)) for ends, sent in most.carried.items()}
     left = replace(
         own,
@@ -86,6 +88,7 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
         links=tuple(_links(problem, links, carried)),
         sites={tier: count for tier, count in own.sites.items() if tier in tiers},
         slo=replace(own.slo, budget_usd_per_h=_budget_left(own.slo.budget_usd_per_h, spent)),
+        most={name: max(0.0, most - uses.get(name, 0.0)) for name, most in own.most.items()},
     )
     return LeftOver(left, {rest.pool.name: rest.workers for rest in rests})
 
@@ -113,10 +116,11 @@ class _Most:
 
 
 def _has_common(problem: Problem, links: Iterable[Link], kept: Plan) -> bool:
-    """True if a budget, or the bandwidth of one of these links, is for the kept workflows too."""
-    used = {worker.tier for worker in kept.workers} | {source.tier for source in kept.sources}
+    """True if a budget, a limit, or the bandwidth of one of these links, is for the kept workflows too."""
+    tiers = {worker.tier for worker in kept.workers} | {source.tier for source in kept.sources}
     limited = (link for link in links if link.bandwidth_bytes_per_s is not None)
-    return problem.slo.budget_usd_per_h is not None or any(link.upstream_tier in used for link in limited)
+    has_limits = problem.slo.budget_usd_per_h is not None or bool(problem.most)
+    return has_limits or any(link.upstream_tier in tiers for link in limited)
 
 
 def _budget_left(budget: float | None, spent: float) -> float | None:
@@ -151,7 +155,7 @@ def _rests(
         more = f" and {len(names) - 1} like it" if len(names) > 1 else ""
         name = f"what is left of {names[0]}{more}"  # blanks are in no name of a document
         rest = replace(
-            pool, name=name, count=len(names), price_usd_per_h=0.0, memory_bytes=memory, device_memory_bytes=device
+            without_price(pool), name=name, count=len(names), memory_bytes=memory, device_memory_bytes=device
         )
         yield _Rest(rest, pool.name, most / room, tuple(names))
 

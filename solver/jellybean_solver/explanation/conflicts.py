@@ -158,6 +158,7 @@ def _broken_limits(
 def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> bool:
     if requirement.kind not in (
         RequirementKind.BUDGET,
+        RequirementKind.LIMIT,
         RequirementKind.LATENCY_P99,
         RequirementKind.BANDWIDTH,
         RequirementKind.MEMORY,
@@ -324,6 +325,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         RequirementKind.MEAN_ACCURACY: lambda: plan.accuracy,
         RequirementKind.RATE: lambda: requirement.value,
         RequirementKind.BUDGET: lambda: plan.cost.total_usd_per_h,
+        RequirementKind.LIMIT: lambda: plan.uses.get(subjects[0], 0.0),
         RequirementKind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
         RequirementKind.UTILISATION: lambda: (
             max(evaluate(problem, plan).loads.values(), default=0.0) * largest_margin(problem.targets).work

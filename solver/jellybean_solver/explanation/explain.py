@@ -34,6 +34,7 @@ NEXT = 1e-6  # percentage points added to the plan's accuracy, so that the next 
 _ACCURACIES = {RequirementKind.ACCURACY: "accuracy", RequirementKind.MEAN_ACCURACY: "mean accuracy"}
 _SIZES = (
     RequirementKind.BUDGET,
+    RequirementKind.LIMIT,
     RequirementKind.BANDWIDTH,
     RequirementKind.MEMORY,
     RequirementKind.DEVICE_MEMORY,

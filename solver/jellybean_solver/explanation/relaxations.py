@@ -17,6 +17,7 @@ from jellybean_solver.model.forms import in_forms, without_forms
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import with_targets
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
+from jellybean_solver.model.resources import amount_text
 from jellybean_solver.model.targets import NO_MARGIN
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.planning.infeasibility import scaled
@@ -31,6 +32,7 @@ class RequirementKind(StrEnum):
     MEAN_ACCURACY = "mean_accuracy"  # percent, at least, of all requests together
     RATE = "rate"  # factor on all rates
     BUDGET = "budget"  # USD per hour, at most
+    LIMIT = "limit"  # of a resource, in its unit, at most
     LATENCY_P99 = "latency_p99"  # seconds, at most
     SURVIVE = "survive"  # no value; what may be lost, one at a time, and of several workflows for which one
     MARGIN = "margin"  # no value; times and rates may be higher than stated
@@ -48,7 +50,8 @@ class Requirement:
     """One requirement.
 
     `subjects`: names of what it applies to: a pool, a link's two tiers, sources, exclusive pools, an operator, or an
-    edge's two ends, or the kind of a loss; for accuracy and latency the workflow if there are several, else empty.
+    edge's two ends, a resource, or the kind of a loss; for accuracy and latency the workflow if there are several, else
+    empty.
 
     `value` is in the kind's unit; None for sharing, residency, losses and margins, which are either kept or dropped.
     """
@@ -109,6 +112,8 @@ def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
     budget = problem.slo.budget_usd_per_h
     if budget is not None:
         yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {plain_text(budget)} USD/h")
+    for name, most in problem.most.items():
+        yield Requirement(RequirementKind.LIMIT, (name,), most, f"the limit of {amount_text(name, most)}")
     margin = largest_margin(problem.targets)
     if margin != NO_MARGIN:
         yield Requirement(RequirementKind.MARGIN, (), None, f"the margin of {margin.text}")
@@ -207,6 +212,11 @@ def _with_target(problem: Problem, subjects: Sequence[str], field: str, value: A
     return replace(problem, slo=replace(problem.slo, **{field: value}))
 
 
+def _limit(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    most = {**problem.most, subjects[0]: value}
+    return replace(problem, most={name: limit for name, limit in most.items() if math.isfinite(limit)})
+
+
 def _pool(change: Callable[[Pool, float], Pool]) -> Callable[[Problem, tuple[str, ...], float], Problem]:
     def apply(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
         pools = tuple(change(pool, value) if pool.name in subjects else pool for pool in problem.pools)
@@ -275,6 +285,7 @@ _CHANGES: dict[RequirementKind, Callable[[Problem, tuple[str, ...], float], Prob
     RequirementKind.SURVIVE: _unspared,
     RequirementKind.RATE: lambda problem, subjects, value: scaled(problem, value, subjects),
     RequirementKind.BUDGET: _slo("budget_usd_per_h"),
+    RequirementKind.LIMIT: _limit,
     RequirementKind.LATENCY_P99: _slo("latency_p99_s"),
     RequirementKind.MARGIN: _without_margin,
     RequirementKind.UTILISATION: _busier,

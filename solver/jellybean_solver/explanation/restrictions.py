@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from jellybean_solver.model.plan import Cost, Plan, PlannedOperator
 from jellybean_solver.model.problem import Objective, Operator, Pool, Problem, Variant
+from jellybean_solver.model.resources import without_price
 
 T = TypeVar("T")
 
@@ -52,14 +53,16 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     Its optimal cost plus the worker's price is the least cost of all plans that pay for a worker of the pool, idle or
     not. The caller compares that cost with the budget. Where the accuracy is maximised, the budget is what is left.
     """
-    paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
+    paid = replace(without_price(pool), name=_paid(pool), count=1)
     rest = replace(pool, count=pool.count - 1)
     pools = tuple(item for other in problem.pools for item in ((paid, rest) if other == pool else (other,)))
     budget = problem.slo.budget_usd_per_h if problem.objective is Objective.MEAN_ACCURACY else None
     left = None if budget is None else budget - problem.unit_usd_per_h(pool)
     slo = replace(problem.slo, budget_usd_per_h=left)
+    each = problem.sites.get(pool.tier, 1)
+    most = {name: limit - each * pool.uses.get(name, 0.0) for name, limit in problem.most.items()}
     operators = tuple(operator.with_variants(lambda own: _twice(own, pool)) for operator in problem.operators)
-    return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo)
+    return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo, most=most)
 
 
 def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:

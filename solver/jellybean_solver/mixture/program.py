@@ -327,6 +327,14 @@ class MixProgram:
     def _goal(self, unlimited: Sequence[int], left_out: Mapping[int, int]) -> None:
         """The objective and the budget. `unlimited`: columns of costs that the budget does not limit."""
         self.program.limit_cost(self.goal.budget, unlimited)
+        for name, most in self.goal.most.items():
+            problem = self.network.problem
+            each = {one.name: one.uses.get(name, 0.0) * problem.sites.get(one.tier, 1) for one in problem.pools}
+            columns = [*self.workers.counts.values(), *self.flow.taken.tolist()]
+            uses = [each[pool] for pool, _ in self.workers.counts]
+            uses += [way.uses.get(name, 0.0) for way in self.table.ways]
+            row = self.program.add_rows(-math.inf, most, 1)
+            self.program.fill(np.repeat(row, len(columns)), columns, uses)
         maximised = self.goal.most_accurate
         if not maximised:
             return

@@ -18,7 +18,7 @@ class Goal:
 
     Each of them has the same weight in that mean accuracy, and one that is left out counts as 0. `budget`: most USD per
     hour. `most_usd_per_h`: of any plan. `keeps_mean`: the mean accuracies of these blocks are targets, as those of the
-    others are. `survives`: what may be lost, one at a time, while the rest holds.
+    others are. `survives`: what may be lost, one at a time, while the rest holds. `most`: of resources.
     """
 
     most_accurate: tuple[int, ...] = ()
@@ -26,6 +26,7 @@ class Goal:
     most_usd_per_h: float = float("inf")
     keeps_mean: bool = True
     survives: tuple[LossKind, ...] = ()
+    most: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def points_per_usd(self) -> float:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jellybean_solver.demand.demand import Demand, Network, Tiers
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.mixture.blocks import Block, stream_counts
+from jellybean_solver.model.resources import used
 from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Selection
 
@@ -27,7 +28,7 @@ class Way:
 
     `usd_per_h`: traffic if all requests took this way; `sent`: bytes per second on each limited link then. `rates`:
     requests per second of each operator then, in all sites. `accuracy`: of the selection, in percent. `crosses`: the
-    tiers between which its data flows.
+    tiers between which its data flows. `uses`: what its traffic uses of resources then.
     """
 
     variants: tuple[str, ...]
@@ -38,6 +39,7 @@ class Way:
     rates: tuple[float, ...]
     crosses: frozenset[Tiers] = frozenset()
     block: int = 0
+    uses: Mapping[str, float] = field(default_factory=dict)
 
     def is_closed_by(self, kind: LossKind, of: tuple[str, ...]) -> bool:
         """True if requests cannot take this way after the loss of a tier or link; a worker's loss closes none."""
@@ -69,8 +71,10 @@ def _too_many(network: Network) -> str:
     use, without = "leave late workflows out of", "a worth"
     if network.problem.may_mix:
         use, without = "mix variants among", "a mean accuracy"
-    elif network.problem.is_for_ways:
+    elif network.problem.survives:
         use, without = "plan for losses with", "`survive`"
+    elif limited := network.problem.most:
+        use, without = "plan with", f"a limit of the {' and '.join(limited)}"
     return (
         f"more than {MOST_WAYS:,} selections and tiers are too many to {use}: plan without {without}, or with fewer "
         "variants, tiers or operators"
@@ -106,7 +110,10 @@ def _ways_of(network: Network, block: Block, selection: Selection, accuracy: flo
         at = dict(zip(block.names, tiers, strict=True))
         usd = sum(demand.entry[name][tier] for name, tier in at.items())
         usd += sum(demand.traffic[up, down][at[up], at[down]] for up, down in network.inner if down in at)
-        yield Way(variants, tiers, accuracy, usd, _sent(network, demand, at), rates, _crosses(network, at))
+        sent = _sent(network, demand, at)
+        limited = {link: per_s for link, per_s in sent.items() if link in network.bandwidth}
+        way = Way(variants, tiers, accuracy, usd, limited, rates, _crosses(network, at))
+        yield replace(way, uses=used(network.problem, (), sent)) if network.problem.most else way
 
 
 def _tiers(network: Network, names: Sequence[str], demand: Demand) -> Iterator[tuple[str, ...]]:
@@ -137,12 +144,12 @@ def _crosses(network: Network, at: Mapping[str, str]) -> frozenset[Tiers]:
 
 
 def _sent(network: Network, demand: Demand, at: Mapping[str, str]) -> Mapping[Tiers, float]:
-    """Bytes per second on each link of limited bandwidth."""
+    """Bytes per second on each link."""
     found: dict[Tiers, float] = {}
     inner = (((at[up], at[down]), demand.sent[up, down]) for up, down in network.inner if down in at)
     entries = (item for name in at for item in network.entry_bytes_per_s(name, at[name]).items())
     for link, sent in itertools.chain(inner, entries):
-        if link in network.bandwidth and sent > 0:
+        if link[0] != link[1] and sent > 0:
             found[link] = found.get(link, 0.0) + sent
     return found
 

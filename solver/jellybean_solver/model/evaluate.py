@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from jellybean_solver.errors import SolverError
@@ -23,6 +23,7 @@ from jellybean_solver.model.plan import Cost, Fallback, Plan, PlannedWorker, Pla
 from jellybean_solver.model.planned_audits import planned_audits
 from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
 from jellybean_solver.model.reached_accuracy import accuracy_violations, mean, reached
+from jellybean_solver.model.resources import amount_text, used
 from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.spreading import spread_complaints
 from jellybean_solver.model.targets import LIMIT_TOLERANCE
@@ -53,8 +54,9 @@ class Evaluation:
     crossings: tuple[Crossing, ...]
     by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
     violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, memory, tiers, links, accuracy
-    breaches: tuple[str, ...]  # limits that a consistent plan may break: the budget
+    breaches: tuple[str, ...]  # limits that a consistent plan may break: the budget, those of resources
     workflows: tuple[PlannedWorkflow, ...] = ()  # filled if there are several workflows; `accuracy` is then None
+    uses: Mapping[str, float] = field(default_factory=dict)  # resource -> amount (resources.py)
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -70,8 +72,8 @@ class Evaluation:
         return self.stated(plan)
 
     def stated(self, plan: Plan) -> Plan:
-        """The plan with its cost and accuracy replaced by those of this evaluation."""
-        return replace(plan, cost=self.cost, accuracy=self.accuracy, workflows=self.workflows)
+        """The plan with its cost, uses and accuracy replaced by those of this evaluation."""
+        return replace(plan, cost=self.cost, accuracy=self.accuracy, workflows=self.workflows, uses=self.uses)
 
 
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
@@ -103,7 +105,8 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *(() if scorer.unknown else spread_complaints(plan)),
         *forgone,
     )
-    breaches = tuple(_over_budget(problem, cost))
+    uses = used(problem, plan.workers, carried_bytes_per_s(scorer.crossings))
+    breaches = (*_over_budget(problem, cost), *_over_limits(problem, uses))
     return Evaluation(
         cost,
         accuracies.get("") if not problem.workflows else None,
@@ -114,6 +117,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         violations,
         breaches,
         tuple(_by_workflow(problem, accuracies, by_operator, audits)),
+        uses,
     )
 
 
@@ -478,3 +482,11 @@ def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:
         costs, allowed = distinct_usd(cost.total_usd_per_h, budget)
         excess = usd_text(cost.total_usd_per_h - budget)
         yield f"budget: {costs} USD/h is {excess} USD/h more than the {allowed} USD/h allowed"
+
+
+def _over_limits(problem: Problem, uses: Mapping[str, float]) -> Iterator[str]:
+    for name, most in problem.most.items():
+        amount = uses.get(name, 0.0)
+        if amount > most * (1 + LIMIT_TOLERANCE):
+            asked, excess = amount_text(name, amount), amount_text(name, amount - most)
+            yield f"{name}: {asked} is {excess} more than the {amount_text(name, most)} allowed"

@@ -48,7 +48,8 @@ class Cost:
 class Certificate:
     """How close a plan is to the optimum: objective and lower bound in USD per hour, and why the search ended.
 
-    `objective_of`: what was optimised; with MEAN_ACCURACY the two are percent, and the bound is an upper one.
+    `objective_of`: what was optimised; with MEAN_ACCURACY the two are percent, and the bound is an upper one. With
+    ENERGY and CARBON they are USD per hour at the price of that resource alone (`counted`).
     `forgone_usd_per_h`: what the workflows that are left out are worth. `penalty_usd_per_h`: for an accuracy below a
     soft target and a p99 latency above one. Both are parts of objective and bound.
     `keeps`: number of workflows whose workers and routes were given; the bound is of the plans that leave them so, and
@@ -276,6 +277,8 @@ class Plan:
 
     `audit`: a share of the requests also runs a reference, by the operators audit.NAME (audit.py); those of several
     workflows are in `workflows`.
+
+    `uses`: resource -> what workers and traffic use of it, in all sites: W of energy, g/h of carbon (resources.py).
     """
 
     name: str
@@ -301,6 +304,7 @@ class Plan:
     )
     fallbacks: tuple[Fallback, ...] = field(default=(), metadata={"said": "if there are any"})
     audit: PlannedAudit | None = field(default=None, metadata={"said": "if there is one"})
+    uses: Mapping[str, float] = field(default_factory=dict, metadata={"said": "if any are stated"})
 
     @cached_property
     def audits(self) -> Mapping[str, PlannedAudit]:

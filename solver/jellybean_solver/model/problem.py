@@ -55,6 +55,8 @@ class Objective(StrEnum):
     MEAN_ACCURACY = "mean_accuracy"  # the highest accuracy of all requests together, which may get unlike variants
     RATE = "rate"  # the highest rates; `solve` plans for those that the problem states
     LATENCY = "latency"  # the least p99 latency; likewise
+    ENERGY = "energy"  # the least power of workers and traffic; `counted` has the problem that `solve` plans for
+    CARBON = "carbon"  # the least emissions; likewise
 
 
 class Sharing(StrEnum):
@@ -231,6 +233,7 @@ class Pool:
     `memory_bytes`, `device_memory_bytes`: of one worker's host and of its device; None: unlimited. The price is what
     using a worker costs: 0 for reserved ones, for each of which `paid_usd_per_h` is paid whether or not it is used.
     `max_starts`: how many workers a change from a running plan may start in each site (starts.py); None: all.
+    `uses`: resource -> what using a worker takes of it per hour, as the price is of money (resources.py).
     """
 
     name: str
@@ -246,17 +249,22 @@ class Pool:
     terms: Terms = Terms.ON_DEMAND
     paid_usd_per_h: float = 0.0
     max_starts: int | None = field(default=None, metadata={"said": "if it is stated"})
+    uses: Mapping[str, float] = field(default_factory=dict, hash=False, metadata={"said": "if any are stated"})
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of the connection between two tiers, once per site of the lower tier. Bandwidth None: unlimited."""
+    """One direction of the connection between two tiers, once per site of the lower tier. Bandwidth None: unlimited.
+
+    `uses`: resource -> what a GiB takes of it.
+    """
 
     upstream_tier: str
     downstream_tier: str
     price_usd_per_gib: float = 0.0
     bandwidth_bytes_per_s: float | None = None
     latency_s: float = 0.0
+    uses: Mapping[str, float] = field(default_factory=dict, hash=False, metadata={"said": "if any are stated"})
 
 
 def qualified_name(workflow: str, name: str) -> str:
@@ -303,6 +311,8 @@ class Problem:
 
     `audit`: a share of the requests also runs a reference, by operators of its own (audited_problem.py); those of
     several workflows are in `workflows`.
+
+    `most`: resource -> the most that a plan may use of it, in all sites. `counts`: whose use stands in the prices.
     """
 
     name: str
@@ -320,6 +330,8 @@ class Problem:
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
     objective: Objective = Objective.COST
     audit: Audit | None = field(default=None, metadata={"said": "if there is one"})
+    most: Mapping[str, float] = field(default_factory=dict, metadata={"said": "if any are stated"})
+    counts: Objective = field(default=Objective.COST, metadata={"said": "unless it is the cost"})
 
     @property
     def may_leave_out(self) -> bool:
@@ -328,8 +340,11 @@ class Problem:
 
     @property
     def is_for_ways(self) -> bool:
-        """True if its plans are found by the program of ways (mixture/): they mix variants, or bear losses."""
-        return self.may_mix or bool(self.survives)
+        """True if its plans are found by the program of ways (mixture/).
+
+        They mix variants, bear losses, or use resources within a limit.
+        """
+        return self.may_mix or bool(self.survives or self.most)
 
     @property
     def survives(self) -> tuple[LossKind, ...]:

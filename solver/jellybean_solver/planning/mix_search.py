@@ -24,6 +24,7 @@ from jellybean_solver.model.loss_checks import losses_that_break
 from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.resources import amount_text, counted
 from jellybean_solver.model.spreading import identical_workers
 from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
 from jellybean_solver.outcome import Clock, Termination, termination_of
@@ -38,12 +39,18 @@ STREAMS_GAP = (
 
 
 def _without_ways(problem: Problem) -> Problem:
-    """The problem without mean accuracies, and without losses to bear."""
+    """The problem without mean accuracies, losses to bear, and limits of resources."""
 
     def plain(_: str, slo: Slo) -> Slo:
         return replace(slo, mean_accuracy=None, penalty_usd_per_h=None, survives=())
 
-    return replace(with_slos(problem, plain), objective=Objective.COST)
+    return replace(with_slos(problem, plain), objective=Objective.COST, most={})
+
+
+def _above(amount: float, most: float) -> float:
+    """By how much an amount is above a limit; 0 within its tolerance."""
+    over = amount - most
+    return over if over > LIMIT_TOLERANCE * max(1.0, abs(most)) else 0.0
 
 
 class MixSearch:
@@ -70,7 +77,7 @@ class MixSearch:
         budget = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h
         served = tuple(number for number, block in enumerate(blocks) if not block.is_audit)
         maximised = served if self.is_accuracy else ()
-        self.goal = Goal(maximised, budget, self._most_usd_per_h(), survives=problem.survives)
+        self.goal = Goal(maximised, budget, self._most_usd_per_h(), survives=problem.survives, most=problem.most)
 
     @property
     def accuracies(self) -> Sequence[float]:
@@ -104,16 +111,21 @@ class MixSearch:
 
         None also if no plan was found in time.
         """
-        budget = self.goal.budget
+        goal = self.goal
         for _ in range(WITHIN_BUDGET):
-            found = self.best(replace(self.goal, budget=budget), modes, below)
-            if modes == NO_LIMITS and budget == self.goal.budget:
+            found = self.best(goal, modes, below)
+            if modes == NO_LIMITS and goal == self.goal:
                 self.bound = max(0.0, found.bound)
             plan = None if found.mixture is None or not found.mixture.ways else self.scored_plan(found.mixture)
-            over = 0.0 if plan is None else plan.cost.total_usd_per_h - self.goal.budget
-            if over <= LIMIT_TOLERANCE * max(1.0, abs(self.goal.budget)):
+            if plan is None:
                 return plan
-            budget -= 2.0 * over  # what the rehearsal of fallbacks costs, which the program leaves out
+            over = {name: _above(plan.uses.get(name, 0.0), most) for name, most in self.goal.most.items()}
+            dear = _above(plan.cost.total_usd_per_h, self.goal.budget)
+            if not dear and not any(over.values()):
+                return plan
+            # What the rehearsal of fallbacks uses, which the program leaves out.
+            most = {name: goal.most[name] - 2.0 * more for name, more in over.items()}
+            goal = replace(goal, budget=goal.budget - 2.0 * dear, most=most)
         return None
 
     def scored_plan(self, mixture: Mixture) -> Plan:
@@ -194,7 +206,7 @@ class MixSearch:
             return Solution(None, Infeasibility((nothing,)), self.tried)
         means = [number for number, block in enumerate(self.table.blocks) if block.slo.hard_mean is not None]
         for number in means if not self.problem.survives else ():
-            highest = self.best(Goal((number,), self.goal.budget, keeps_mean=False)).mixture
+            highest = self.best(replace(self.goal, most_accurate=(number,), keeps_mean=False)).mixture
             if highest is not None:
                 return self._below(self.table.blocks[number], number, highest)
         served = restricted(self.problem, needed) if self.problem.may_leave_out else self.problem
@@ -205,7 +217,13 @@ class MixSearch:
         if len(means) > 1:
             reason = "no plan reaches the mean accuracies of "
             reason += f"{' and '.join(self.table.blocks[number].workflow for number in means)} together"
-        if self.problem.survives:
+        if self.problem.most:
+            limits = " and ".join(amount_text(*one) for one in self.problem.most.items())
+            if self.bound < math.inf:
+                raise SolverError(f"no plan was found within {limits}, nor proven that there is none")
+            leasts = " and ".join(self._least_use(served, name) for name in self.problem.most)
+            reason = f"no plan is within {limits}; the least that a plan uses is {leasts}"
+        elif self.problem.survives:
             cost = usd_text(found.plan.cost.total_usd_per_h)
             kinds = self.problem.survives
             asked = kinds if explained and len(kinds) > 1 else ()
@@ -214,6 +232,12 @@ class MixSearch:
             reason = f"no plan holds after the loss of any one {' or '.join(impossible or kinds)}"
             reason += f"; without `survive` a plan costs {cost} USD/h"
         return Solution(None, Infeasibility((reason,)), self.tried)
+
+    def _least_use(self, problem: Problem, resource: str) -> str:
+        """The least that a plan uses of a resource, without regard to other limits."""
+        alone = counted(replace(_without_ways(problem), objective=Objective(resource)), 1.0)
+        plan = cheapest_solution(alone, self.gap, self.limit, explained=False).plan
+        return f"unknown {resource}" if plan is None else amount_text(resource, plan.cost.total_usd_per_h)
 
     def _below(self, block: Block, number: int, highest: Mixture) -> Solution:
         """That a block does not reach its mean accuracy; the others meet their targets in the `highest` mixture."""

@@ -72,7 +72,9 @@ def solve_mixed(
 def _too_many(problem: Problem) -> str:
     """That the program of ways is for fewer workflows, and what to do."""
     asked, instead = "a mean accuracy", "give each the least accuracy of any request"
-    if not problem.is_for_ways:
+    if limited := " and ".join(problem.most):
+        asked, instead = f"a limit of the {limited} that the cheapest plan exceeds", "raise it"
+    elif not problem.is_for_ways:
         asked, instead = "a p99 target of workflows with a worth, which may be left out,", "state one of both"
     return (
         f"{asked} is for up to {MOST_TOGETHER} workflows or sites on one fleet, and here are "

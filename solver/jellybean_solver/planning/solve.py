@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,6 +37,8 @@ from jellybean_solver.planning.solver import Solution, cheapest, cheapest_soluti
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.time_limit import work_limit
+
+FREE_SHARE = 0.4  # of the time, for a plan without the limits of resources, which may be within them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,21 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
 
 
 def _solve_whole(problem: Problem, options: SolveOptions, limit: Clock) -> Solution:
-    """The solution of a problem without forms until the `limit`."""
+    """The solution of a problem without forms until the `limit`.
+
+    If the cheapest plan without limits of resources is within them, it is that one.
+    """
+    without = replace(problem, most={})
+    if problem.most and not without.is_for_ways:
+        with suppress(OutOfTimeError):
+            free = _solve_one_kind(without, options, limit.share(FREE_SHARE))
+            if free.plan is None or not evaluate(problem, free.plan).breaches:
+                return free
+    return _solve_one_kind(problem, options, limit)
+
+
+def _solve_one_kind(problem: Problem, options: SolveOptions, limit: Clock) -> Solution:
+    """The same by the search for the kind of problem."""
     gap, deadline, explained = options.gap, options.deadline, options.explained
     if problem.is_for_ways or (problem.may_leave_out and deadline is not None):
         solve_one = partial(solve_within, options, limit)

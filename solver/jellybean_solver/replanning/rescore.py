@@ -9,7 +9,8 @@ from jellybean_solver.model.evaluate import Evaluation, evaluate, unknown_choice
 from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.left_out import left_out, served
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.resources import in_money
 from jellybean_solver.model.stated_figures import with_figures
 
 
@@ -30,6 +31,19 @@ def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, 
     found = replace(with_figures(served(problem, plan), plan), left_out=gone)
     score = evaluate(problem, found)
     return score.stated(found), score, (*wrong, *score.complaints)
+
+
+def in_true_prices(problem: Problem, plan: Plan) -> Plan:
+    """A plan of a `counted` problem with the prices of money; its certificate stays that of what was counted."""
+    if problem.counts is Objective.COST:
+        return plan
+    stated, _, _ = rescore(in_money(problem), plan)
+    return replace(stated, certificate=replace(plan.certificate, objective_of=problem.counts))
+
+
+def as_counted(problem: Problem, plan: Plan) -> Plan:
+    """A plan with true prices with those of a `counted` problem."""
+    return plan if problem.counts is Objective.COST else rescore(problem, plan)[0]
 
 
 def _other_models(problem: Problem, plan: Plan) -> Iterator[str]:
