@@ -202,9 +202,7 @@ def _frontier(draft: Draft, answer: Answer) -> Iterator[str]:
     for corner in answer.found["corners"]:
         least = _at_cost(draft, is_timed=False, counts=draft.counts)
         asked = _with_accuracy(least, corner.get("target", corner["accuracy"]))
-        if draft.counts == "cost":
-            asked.budget_usd_per_h = None
-        asked.limits.pop(draft.counts, None)
+        asked.budget_usd_per_h, asked.limits = None, {}
         known, cost = best(asked), corner["cost_usd_per_h"]["total"]
         if known is None:
             yield f"accuracy {corner['accuracy']:.8g} is not feasible"

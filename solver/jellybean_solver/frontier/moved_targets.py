@@ -63,10 +63,10 @@ class MovedTargets:
         return None if None in known else min((value for value in known if value is not None), default=None)
 
     def asked(self, moved: Change, others: Change = lambda slo: slo) -> Problem:
-        """The problem at least cost, without a budget, with changed targets."""
+        """The problem at least cost, without a budget and limits of resources, with changed targets."""
         names = self.workflows or ("",)
         changed = with_slos(all_served(self.problem), lambda name, slo: (moved if name in names else others)(slo))
-        return replace(changed, slo=replace(changed.slo, budget_usd_per_h=None), objective=Objective.COST)
+        return replace(changed, slo=replace(changed.slo, budget_usd_per_h=None), objective=Objective.COST, most={})
 
     def stated(self, plan: Plan, moved: Change) -> Plan:
         """The plan with the problem's targets, of which the moved ones are changed."""

@@ -81,7 +81,7 @@ def cost_rate(
     wanted = sorted(set(scales))
     if not wanted or wanted[0] <= 0:
         raise SolverError(f"rates are multiplied by factors above 0, not by {wanted[0] if wanted else 'none'}")
-    asked = all_served(replace(problem, slo=_targets_by_rate(problem), objective=Objective.COST))
+    asked = all_served(replace(problem, slo=_targets_by_rate(problem), objective=Objective.COST, most={}))
     points: list[RatePoint] = []
     infeasible: RatePoint | None = None
     highest: float | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.settings import AssignmentSettings
-from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import usd_text
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.blocks import Block, blocks_of

@@ -80,6 +80,6 @@ def test_any_set_of_features_composes_in_documents() -> None:
             if can_compose((*chosen, name)):
                 chosen.append(name)
         found = drafted(chosen, seed)
-        assert len(found.features) >= len(FEATURES) - 5
+        assert len(found.features) >= len(FEATURES) - 6
         names = [operator.name for one in found.workflows for operator in one.operators]
         assert len(names) <= 12

@@ -38,6 +38,18 @@ def test_a_pair_costs_what_the_program_over_everything_says(name: str) -> None:
     assert contradicted(named(name.replace(" x ", ",")), 0) == []
 
 
+RESOURCES = (
+    *("min energy", "min carbon x budget", "energy limit", "carbon price", "several x energy limit"),
+    *("energy limit x worth", "unlike x min energy", "alike x carbon price", "energy limit x lose worker"),
+    *("energy limit x max accuracy", "cut x energy limit", "cascade x min carbon", "min energy x from"),
+)
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_energy_and_carbon_are_what_the_program_over_everything_says(name: str) -> None:
+    assert [words for seed in (1, 2) for words in contradicted(named(name.replace(" x ", ",")), seed)] == []
+
+
 @pytest.mark.parametrize(("name", "seed"), KNOWN)
 def test_cases_that_once_disagreed_agree(name: str, seed: int) -> None:
     assert contradicted(named(name.replace(" x ", ",")), seed) == []
