@@ -9,7 +9,7 @@ a kind are dropped together first, so that a hundred irrelevant pools cost one s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -330,11 +330,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         RequirementKind.UTILISATION: lambda: (
             max(evaluate(problem, plan).loads.values(), default=0.0) * largest_margin(problem.targets).work
         ),
-        RequirementKind.BANDWIDTH: lambda: sum(
-            use.bytes_per_s / use.sites
-            for use in link_uses(plan)
-            if (use.upstream_tier, use.downstream_tier) == subjects
-        ),
+        RequirementKind.BANDWIDTH: lambda: carried_by_link(plan).get(subjects, 0.0),
         RequirementKind.MEMORY: lambda: max(
             (_held_bytes(plan, w, on_device=False) for w in plan.workers if w.pool in subjects), default=0.0
         ),
@@ -344,6 +340,15 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
     return uses.get(requirement.kind, lambda: None)()  # sharing, residency, losses and margins have no value
+
+
+def carried_by_link(plan: Plan) -> Mapping[tuple[str, ...], float]:
+    """Bytes per second by link in each site, as (upstream tier, downstream tier)."""
+    found: dict[tuple[str, ...], float] = {}
+    for use in link_uses(plan):
+        tiers = use.upstream_tier, use.downstream_tier
+        found[tiers] = found.get(tiers, 0.0) + use.bytes_per_s / use.sites
+    return found
 
 
 def _held_bytes(plan: Plan, worker: PlannedWorker, *, on_device: bool) -> float:

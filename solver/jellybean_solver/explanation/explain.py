@@ -6,13 +6,14 @@ counts are integers, so the marginal cost of a unit is found by solving with one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.explanation.conflicts import Conflict, find_conflict, usage
+from jellybean_solver.explanation.conflicts import Conflict, carried_by_link, find_conflict, usage
 from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, compare, is_relaxation
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
 from jellybean_solver.explanation.parts import Part
@@ -28,8 +29,6 @@ from jellybean_solver.outcome import COST_TOLERANCE
 MORE = 0.1  # relative increase of rates, bandwidth and memory for their marginal cost
 BUSIER = 0.05  # absolute increase of the utilisation cap for its marginal cost
 ACCURACY_POINT = 1.0  # change of the accuracy target in percentage points, up and down
-Changed = tuple[Problem, str, str, str]  # a changed problem; kind, subject and words of the change
-
 NEXT = 1e-6  # percentage points added to the plan's accuracy, so that the next higher reachable accuracy is required
 _ACCURACIES = {RequirementKind.ACCURACY: "accuracy", RequirementKind.MEAN_ACCURACY: "mean accuracy"}
 _SIZES = (
@@ -98,6 +97,8 @@ class Explanation:
         return {"status": self.status, "plan": plan, **{name: json_values(getattr(self, name)) for name in others}}
 
 
+# What makes a changed problem, which takes time where there are many workflows; kind, subject and words of the change.
+Changed = tuple[Callable[[], Problem], str, str, str]
 Publish = Callable[[Explanation, Part], None]  # called with the explanation so far, and its part that is complete now
 
 
@@ -165,7 +166,8 @@ class _Explainer:
         explanation = completed(Part.VALUES, values=tuple(self._ask(*change) for change in values))
         return completed(Part.CHOICES, choices=tuple(self._ask(*change) for change in choices))
 
-    def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Counterfactual:
+    def _ask(self, change: Callable[[], Problem], kind: str, subject: str, words: str) -> Counterfactual:
+        problem = change() if self.resolver.has_time else self.problem
         valid = self.plan if is_relaxation(kind, subject) else None
         return compare(self.plan, self.resolver.ask(problem, words, valid=valid), kind, subject, words)
 
@@ -174,17 +176,18 @@ class _Explainer:
         used = {worker.pool for worker in self.plan.workers}
         for tier in self.problem.tiers:
             if any(worker.tier == tier for worker in self.plan.workers):
-                yield forbid_tier(self.problem, tier), "tier", tier, f"without tier {tier}"
+                yield partial(forbid_tier, self.problem, tier), "tier", tier, f"without tier {tier}"
         for pool in self.problem.pools:
             if pool.name in used:
-                yield forbid_pool(self.problem, pool.name), "pool", pool.name, f"without pool {pool.name}"
+                change = partial(forbid_pool, self.problem, pool.name)
+                yield change, "pool", pool.name, f"without pool {pool.name}"
         served = (operator for operator in self.problem.operators if operator.name in self.plan.operator_by_name)
         for operator in served:  # a workflow that is left out has no variants
             used_alone = [one.variant for one in self.plan.operator_by_name[operator.name].variants]
             cascades = (form.variant for form in operator.forms if not form.is_cut)
             for variant in (*(one.name for one in operator.variants), *cascades):
                 if [variant] != used_alone:
-                    changed = force_variant(self.problem, operator.name, variant)
+                    changed = partial(force_variant, self.problem, operator.name, variant)
                     subject = f"{operator.name}={variant}"
                     alone = " for all requests" if self.problem.may_mix else ""
                     yield changed, "variant", subject, f"with {operator.name} {variant}{alone}"
@@ -197,18 +200,21 @@ class _Explainer:
                 of = "".join(f" of {name}" for name in requirement.subjects)
                 for step in (ACCURACY_POINT, -ACCURACY_POINT):
                     words = f"{_ACCURACIES[requirement.kind]} target{of} {target + step:g} ({step:+g})"
-                    yield relaxed(self.problem, requirement, target + step), "accuracy", f"{step:+g}", words
+                    change = partial(relaxed, self.problem, requirement, target + step)
+                    yield change, "accuracy", f"{step:+g}", words
         known = {w.name: w.accuracy for w in self.plan.workflows} or {"": self.plan.accuracy}
         for name, accuracy in known.items():
             if accuracy is not None and not self.problem.may_mix:  # a mean has no next level
                 subjects, of = ((name,), f" of {name}") if name else ((), "")
-                aimed = relaxed(self.problem, Requirement(RequirementKind.ACCURACY, subjects), accuracy + NEXT)
+                reached = Requirement(RequirementKind.ACCURACY, subjects)
+                aimed = partial(relaxed, self.problem, reached, accuracy + NEXT)
                 yield aimed, "next_accuracy", "next", f"accuracy{of} above this plan's {accuracy:g}"
         for requirement in self.requirements:
             if requirement.kind is RequirementKind.RATE:
                 of = f" of {self.problem.workflow_of(requirement.subjects[0])}" if self.problem.workflows else ""
                 words = f"{MORE * 100:g} % more requests{of}"
-                yield relaxed(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
+                change = partial(relaxed, self.problem, requirement, 1 + MORE)
+                yield change, "rate", f"+{MORE * 100:g} %", words
 
     def _limits(self) -> Iterator[LimitAnalysis]:
         """Analyse the requirements kind by kind, except rates (always bind) and the budget of a cheapest plan."""
@@ -218,23 +224,32 @@ class _Explainer:
         kinds = groupby(self.requirements, key=lambda requirement: requirement.kind)
         binding = {suspect for kind, group in kinds if kind not in skipped for suspect in self._suspects([*group])}
         for requirement in self.requirements:
-            used = usage(self.problem, self.plan, requirement, self.resolver)
+            used = self._used(requirement)
             limit = LimitAnalysis(requirement, used, _reached(requirement, used))
             yield self._examined(limit) if requirement in binding else limit
+
+    def _used(self, requirement: Requirement) -> float | None:
+        if requirement.kind is RequirementKind.BANDWIDTH:
+            return self._carried.get(requirement.subjects, 0.0)
+        return usage(self.problem, self.plan, requirement, self.resolver)
+
+    @cached_property
+    def _carried(self) -> Mapping[tuple[str, ...], float]:
+        return carried_by_link(self.plan)
 
     def _suspects(self, group: list[Requirement]) -> list[Requirement]:
         """All of `group` (requirements of one kind), or an empty list if dropping all of them saves nothing."""
         if len(group) < 2:
             return group
         words = f"without any {group[0].kind.value} limit"
-        change = self._ask(drop(self.problem, *group), "drop", group[0].kind.value, words)
+        change = self._ask(partial(drop, self.problem, *group), "drop", group[0].kind.value, words)
         settled = change.status == "optimal" and self.answer.status == "optimal" and change.worse_by == 0
         return [] if settled else group
 
     def _examined(self, limit: LimitAnalysis) -> LimitAnalysis:
         requirement = limit.requirement
         words = f"without {requirement.words}"
-        dropped = self._ask(drop(self.problem, requirement), "drop", " ".join(requirement.subjects), words)
+        dropped = self._ask(partial(drop, self.problem, requirement), "drop", " ".join(requirement.subjects), words)
         limit = replace(limit, without=dropped)
         better = dropped.worse_by is not None and dropped.worse_by < 0  # also if the plan was refused
         more = self._one_more(requirement)
@@ -250,7 +265,7 @@ class _Explainer:
             more, words = min(1.0, value + BUSIER), f"a utilisation cap of {min(1.0, value + BUSIER):g}"
         else:
             return None
-        return relaxed(self.problem, requirement, more), f"more_{requirement.kind.value}", subject, words
+        return partial(relaxed, self.problem, requirement, more), f"more_{requirement.kind.value}", subject, words
 
 
 def _reached(requirement: Requirement, used: float | None) -> bool:

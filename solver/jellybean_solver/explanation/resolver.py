@@ -76,6 +76,11 @@ class Resolver:
         """Number of conclusive solves."""
         return self.done - self.unanswered
 
+    @property
+    def has_time(self) -> bool:
+        """False once every further result is unknown."""
+        return self._limit.left() != 0.0
+
     def expect(self, questions: int) -> None:
         """Announce further solves, among which the remaining time is divided."""
         self.expected += questions

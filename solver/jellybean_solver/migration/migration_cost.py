@@ -7,7 +7,7 @@ is taken (plan_matching.py). Every solve checks the migration term of its object
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, hosted_models, match_workers
@@ -29,20 +29,23 @@ class MigrationPrices:
     start_usd: float = 0.0
     download_usd_per_gib: float | None = None
 
-    def per_gib(self, tiers: Sequence[str], links: Sequence[Link], tier: str) -> float | None:
-        """USD per GiB sent to a worker of `tier`; None without a price if no links lead to the top tier."""
+    def per_gib(self, tiers: Sequence[str], links: Sequence[Link]) -> Mapping[str, float | None]:
+        """USD per GiB sent to a worker, by tier; None without a price if no links lead to the top tier."""
         if self.download_usd_per_gib is not None:
-            return self.download_usd_per_gib
+            return dict.fromkeys(tiers, self.download_usd_per_gib)
+        leaving: dict[str, list[Link]] = {}
+        for link in links:
+            leaving.setdefault(link.upstream_tier, []).append(link)
         known = {tiers[-1]: 0.0}
         for low in reversed(tiers[:-1]):
             ways = [
                 link.price_usd_per_gib + known[link.downstream_tier]
-                for link in links
-                if link.upstream_tier == low and link.downstream_tier in known
+                for link in leaving.get(low, ())
+                if link.downstream_tier in known
             ]
             if ways:
                 known[low] = min(ways)
-        return known.get(tier)
+        return {tier: known.get(tier) for tier in tiers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +146,7 @@ class _Priced:
 
     def __init__(self, plan: Plan, prices: MigrationPrices) -> None:
         self.plan, self.prices = plan, prices
-        tiers = dict.fromkeys(worker.tier for worker in plan.workers)
-        self.per_gib = {tier: prices.per_gib(plan.tiers, plan.links, tier) for tier in tiers}
+        self.per_gib = prices.per_gib(plan.tiers, plan.links)
 
     def loads(self, pool: str, tier: str, model: HostedModel, replicas: int) -> ModelLoads:
         operator = self._variant(model) or self.plan.operator_by_name[model.operator]

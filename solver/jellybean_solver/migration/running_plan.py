@@ -53,7 +53,7 @@ class RunningPlan:
     ) -> None:
         self.network, self.plan, self.prices, self.horizon_h, self.limit = network, plan, prices, horizon_h, limit
         problem = network.problem
-        self.per_gib = {tier: prices.per_gib(problem.tiers, problem.links, tier) or 0.0 for tier in problem.tiers}
+        self.per_gib = {tier: usd or 0.0 for tier, usd in prices.per_gib(problem.tiers, problem.links).items()}
 
     def usd_per_h(self, after: Plan) -> float:
         """Migration cost to plan `after` per hour of the horizon, computed from the two plans, not from `moves`."""

@@ -162,11 +162,13 @@ def flows(plan: Plan) -> tuple[Flow, ...]:
 
 def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
     """The traffic on each link of a plan, in the order of `plan.links`."""
-    carried = flows(plan)
+    carried: dict[tuple[str, str], list[Flow]] = {}
+    for flow in flows(plan):
+        carried.setdefault((flow.upstream_tier, flow.downstream_tier), []).append(flow)
     found: list[LinkUse] = []
     for link in plan.links:
         ends = (link.upstream_tier, link.downstream_tier)
-        on_link = [flow for flow in carried if (flow.upstream_tier, flow.downstream_tier) == ends]
+        on_link = carried.get(ends, [])
         rate = sum(flow.bytes_per_s for flow in on_link)
         sites = plan.sites.get(link.upstream_tier, 1)
         use = rate / sites / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else None

@@ -346,12 +346,12 @@ class Problem:
         """
         return self.may_mix or bool(self.survives or self.most)
 
-    @property
+    @cached_property
     def survives(self) -> tuple[LossKind, ...]:
         """What may be lost, one at a time, while the targets of some workflow hold."""
         return all_survived(self.targets)
 
-    @property
+    @cached_property
     def may_mix(self) -> bool:
         """True if a plan may give requests unlike selections."""
         means = any(slo.mean_accuracy is not None for slo in self.targets)
@@ -368,12 +368,12 @@ class Problem:
         """Workflow -> its audit, of those that have one; a single workflow has the name ""."""
         return audits_of(self.audit, {workflow.name: workflow.audit for workflow in self.workflows})
 
-    @property
+    @cached_property
     def targets(self) -> tuple[Slo, ...]:
         """The targets of each workflow; those of the budget are in `slo`."""
         return tuple(self.slo_by_workflow.values())
 
-    @property
+    @cached_property
     def slo_by_workflow(self) -> Mapping[str, Slo]:
         """Workflow -> its targets; the only one is called ""."""
         return {workflow.name: workflow.slo for workflow in self.workflows} or {"": self.slo}

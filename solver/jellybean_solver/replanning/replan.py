@@ -177,8 +177,8 @@ def replan(
 ) -> Replanned:
     """Decide whether to keep the running plan `before` or to change to another plan.
 
-    If time ends before another plan is found, a running plan that meets the targets is kept; for one that does not,
-    SolverError is raised.
+    If time ends before another plan is found, a running plan that meets the targets is kept. One that does not is
+    replaced by what `search.instead` finds, or OutOfTimeError is raised.
     """
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
@@ -196,50 +196,45 @@ def _replan_whole(problem: Problem, before: Plan, settings: ReplanSettings, sear
     start = RunningPlan(network, before, settings.prices, settings.horizon_h, limit)
     limit = limit.share(SEARCH_PART)
     kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, 0.0, 0, objective=problem.objective)
+    try:
+        return _searched(problem, kept, start, search, limit)
+    except OutOfTimeError as error:
+        other = search.instead() if broken else None
+        if broken and other is None:
+            raise
+        if other is None:
+            return kept
+        moved, bound_usd = start.migration(other), error.bound * settings.horizon_h
+        return replace(kept, verdict=Verdict.REPLACE, best=other, migration=moved, bound_usd=bound_usd)
+
+
+def _searched(problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock) -> Replanned:
+    """The running plan beside the best one that a search finds until the limit."""
     if is_by_ways(problem):
         return _beside_mixture(problem, kept, start, search, limit)
-    if problem.may_leave_out or has_many_workflows(problem):
-        return _beside_new(problem, kept, start, search, limit)
+    if problem.may_leave_out or has_many_workflows(problem):  # migration is computed, not minimised
+        return _beside(solve_many(problem, search.gap, limit, explained=True), kept, start, search)
     budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
-    try:
-        outcome = cheapest(
-            Fleet(network, search.assignment),
-            problem.accuracy_target,
-            gap=gap,
-            clock=limit,
-            running=start,
-            budget=float("inf") if budget is None else budget,
-        )
-    except OutOfTimeError:  # while the program was still written down
-        if broken:
-            raise
-        return kept
-    bound_usd = outcome.bound * settings.horizon_h
-    kept = replace(kept, bound_usd=bound_usd, tried=outcome.tried)
+    outcome = cheapest(
+        Fleet(start.network, search.assignment),
+        problem.accuracy_target,
+        gap=gap,
+        clock=limit,
+        running=start,
+        budget=float("inf") if budget is None else budget,
+    )
+    kept = replace(kept, bound_usd=outcome.bound * kept.settings.horizon_h, tried=outcome.tried)
     if outcome.found is None:
-        if not broken:
+        if not kept.broken:
             return kept
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
         why = solve(problem, gap=gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
         return replace(kept, verdict=Verdict.NONE, infeasibility=why)
-    best, score = finish(network, outcome, start)
+    best, score = finish(start.network, outcome, start)
     best = score.checked(best)
-    bound_usd = best.certificate.bound * settings.horizon_h
+    bound_usd = best.certificate.bound * kept.settings.horizon_h
     return _decided(replace(kept, best=best, migration=start.migration(best), bound_usd=bound_usd), start, search)
-
-
-def _beside_new(
-    problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
-) -> Replanned:
-    """The running plan of many workflows beside a new one, whose migration is computed, not minimised."""
-    try:
-        solution = solve_many(problem, search.gap, limit, explained=True)
-    except OutOfTimeError:
-        if kept.broken:
-            raise
-        return kept
-    return _beside(solution, kept, start, search)
 
 
 def _beside_mixture(
@@ -247,21 +242,16 @@ def _beside_mixture(
 ) -> Replanned:
     """The running plan beside the best one by the program of ways, with migration minimised beside its cost."""
     options = SolveOptions(search.gap, None, search.clock, deadline=search.deadline)
-    try:
-        solution = solve_mixed(
-            problem,
-            search.deadline,
-            gap=search.gap,
-            limit=limit,
-            explained=True,
-            solve_one=partial(solve_within, options, limit),
-            running=start,
-            assignment=search.assignment,
-        )
-    except OutOfTimeError:
-        if kept.broken:
-            raise
-        return kept
+    solution = solve_mixed(
+        problem,
+        search.deadline,
+        gap=search.gap,
+        limit=limit,
+        explained=True,
+        solve_one=partial(solve_within, options, limit),
+        running=start,
+        assignment=search.assignment,
+    )
     return _beside(solution, kept, start, search)
 
 

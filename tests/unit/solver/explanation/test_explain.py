@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import jellybean_solver.explanation.explain as explain_module
 from jellybean_solver import (
     DeadlineResult,
     Explanation,
@@ -94,6 +95,25 @@ def test_time_that_ends_leaves_questions_open_and_says_so() -> None:
     assert found.unanswered > 0
     open_ = [change for change in (*found.choices, *found.values) if change.status == "unknown"]
     assert all(change.delta_usd_per_h is None and change.reason for change in open_)
+
+
+def test_no_changed_problem_is_made_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of workflows there are thousands, each of which takes time."""
+
+    def fails(*arguments: object) -> Problem:
+        raise AssertionError("time has ended")
+
+    for name in ("drop", "relaxed", "forbid_pool", "forbid_tier", "force_variant"):
+        monkeypatch.setattr(explain_module, name, fails)
+    now_s = 0.0
+
+    def published(explanation: Explanation, part: Part) -> None:
+        nonlocal now_s
+        now_s = 100.0
+
+    found = explain(seeing(), settings=ResolveSettings(time_limit_s=50.0, clock=lambda: now_s), publish=published)
+    assert found.solves == 1
+    assert found.unanswered > 0
 
 
 @pytest.mark.parametrize(("limit_s", "most"), [(None, 5 + 100), (20.0, 3), (300.0, 40)])

@@ -247,6 +247,19 @@ def test_when_time_ends_a_good_running_plan_is_kept() -> None:
         replan(two_ways(30.0), before, ReplanSettings(), search=SearchSettings(time_limit_s=0.5, clock=clock))
 
 
+def test_when_time_ends_a_running_plan_that_is_too_slow_is_replaced_by_what_is_known_instead() -> None:
+    before, busy = running(two_ways()), two_ways(30.0)
+    other = solve(busy).plan
+    assert other is not None
+    ticks = itertools.count()
+    settings = SearchSettings(time_limit_s=0.5, clock=lambda: float(next(ticks)), instead=lambda: other)
+    found = replan(busy, before, ReplanSettings(), settings)
+    assert found.verdict is Verdict.REPLACE
+    assert found.best == other
+    assert found.broken
+    assert found.migration is not None
+
+
 def test_a_horizon_is_longer_than_nothing() -> None:
     with pytest.raises(SolverError, match="horizon"):
         replan(two_ways(), running(two_ways()), ReplanSettings(horizon_h=0.0))
