@@ -25,7 +25,6 @@ from .pictures import bare as bare
 from .pictures import durations as durations
 from .pictures import label_above as label_above
 from .pictures import label_beside as label_beside
-from .pictures import line_points as line_points
 from .pictures import load_matplotlib as load_matplotlib
 from .pictures import log_durations as log_durations
 from .pictures import log_numbers as log_numbers

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jellybean.display import formats
-from jellybean_solver import Plan, PlannedOperator
+from jellybean_solver import Curve, CurvePoint, Placement, Plan, PlannedOperator, selection_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +37,47 @@ class OperatorChange:
         return f"{self.operator}: {', '.join(parts)}"
 
 
+def with_changes(curve: Curve) -> Iterator[tuple[CurvePoint, tuple[OperatorChange, ...]]]:
+    """Each point, with the changes from the plan before; none where there is no plan."""
+    before: Plan | None = None
+    for point in curve.points:
+        yield point, () if point.plan is None else changes(before, point.plan)
+        before = point.plan or before
+
+
 def changes(before: Plan | None, after: Plan) -> tuple[OperatorChange, ...]:
     """Operators whose variant or placement differs between the plans, those with another variant first."""
-    return tuple(sorted(_changes(before, after), key=lambda change: not change.variant_changed))
+    old, new = ({} if plan is None else _described(plan) for plan in (before, after))
+    found = []
+    for name, (variant, where) in new.items():
+        variant_before, where_before = old.get(name, (None, None))
+        if (variant_before, where_before) != (variant, where):
+            found.append(OperatorChange(name, variant_before, variant, where_before, where))
+    return tuple(sorted(found, key=lambda change: not change.variant_changed))
 
 
-def _changes(before: Plan | None, after: Plan) -> Iterator[OperatorChange]:
-    for operator in after.operators:
-        name, variant, placed = operator.name, _variants_text(operator), _placement_text(after, operator.name)
-        old = before.operator_by_name.get(name) if before is not None else None
-        if before is None or old is None:
-            yield OperatorChange(name, None, variant, None, placed)
-            continue
-        old_variant, old_placed = _variants_text(old), _placement_text(before, name)
-        if (old_variant, old_placed) != (variant, placed):
-            yield OperatorChange(name, old_variant, variant, old_placed, placed)
+def _described(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Operator -> its variant and where it is placed."""
+    return {one.name: (_variant_text(plan, one), _placement_text(plan, one.name)) for one in plan.operators}
 
 
-def _variants_text(operator: PlannedOperator) -> str:
-    """The variant, or of a plan that mixes variants all of them."""
-    return " + ".join(one.label for one in operator.variants)
+def _variant_text(plan: Plan, operator: PlannedOperator) -> str:
+    """The variant; of several ones each with its share of the requests, the most frequent first."""
+    if not operator.others:
+        return operator.label
+    parts = [(part.selection.get(operator.name), part.share) for part in selection_shares(plan)]
+    shares = ((sum(share for name, share in parts if name == one.variant), one.label) for one in operator.variants)
+    return " + ".join(f"{formats.percent(share)} {label}" for share, label in sorted(shares, reverse=True))
 
 
 def _placement_text(plan: Plan, operator: str) -> str:
     """Pools and worker counts by tier, for example `edge: cpu-1, box x 2; cloud: gpu`."""
-    tiers: dict[str, list[str]] = {}
-    for placement in plan.placements:
-        if placement.operator == operator:
-            pool = placement.pool if placement.count == 1 else f"{placement.pool} x {placement.count}"
-            tiers.setdefault(placement.tier, []).append(pool)
-    return "; ".join(f"{formats.tier(tier, plan.sites)}: {', '.join(pools)}" for tier, pools in tiers.items())
+    placed = (one for one in plan.placements if one.operator == operator)
+    return "; ".join(
+        f"{formats.tier(tier, plan.sites)}: {', '.join(map(_workers_text, group))}"
+        for tier, group in itertools.groupby(placed, key=lambda one: one.tier)
+    )
+
+
+def _workers_text(placement: Placement) -> str:
+    return placement.pool if placement.count == 1 else f"{placement.pool} x {placement.count}"

@@ -2,58 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jellybean.documents import AnyProject, build_problem, workflows_named
 from jellybean.errors import JellyBeanError
-from jellybean.folders import write_output
-from jellybean.frontier.mixed import LIMIT_S, mixed_curves
+from jellybean.frontier.timed_solver import TimedSolver
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
-from jellybean.planning.deadline.soft_targets import soft_targets
+from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
-from jellybean.planning.project_plan import QUICK_S, weighed
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
-    DEFAULT_GAP,
     Clock,
-    Corner,
-    CostAccuracy,
-    CostRate,
-    MixedCurve,
-    MixedPoint,
+    Curve,
+    CurvePoint,
+    Figure,
     MovedTargets,
-    OutOfTimeError,
+    Objective,
     Plan,
-    Problem,
     Progress,
     Slo,
-    Solution,
-    SolveOptions,
+    SolverError,
     cost_accuracy,
+    cost_mean_accuracy,
     cost_rate,
+    deadline_s,
     evaluate,
-    has_many_workflows,
     limited,
-    limited_work,
-    quick_solution,
-    solve_with,
-    to_document,
     work_limit,
 )
 
-# Of the time limit: for the plans of a curve (the rest is for their p99 latencies), and of what is left of that for
-# each plan. Less than so many seconds are no search, and end the curve.
-CURVE_PART, CURVE_PART_BESIDE_RATES, SOLVE_PART, LEAST_SOLVE_S = 0.7, 0.4, 0.4, 0.05
-
+LIMIT_S = 60.0  # of all curves of mixtures, or of several workflows: as long as people wait for a picture
+POINTS, TIMED_POINTS = 15, 7  # of a curve of mixtures, and of one with a p99 target, where each point takes a search
+CURVE_SHARE, BESIDE_RATES_SHARE = 0.7, 0.4  # of the time, for cost over accuracy: alone, and beside cost over rate
+RATE_SOLVES = 12  # beside one for each rate: those that find the highest one
+STAIRS = 24  # steps at most of the curve of one selection, which is only there to be compared with
 
 COUNTED = "costs count the penalties of p99 latencies above soft targets"
 NOT_COUNTED = "the curve of mean accuracies counts no penalties of p99 latencies: `plan` weighs them at one accuracy"
+
+
+Check = Callable[[Plan], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,85 +57,55 @@ class Current:
 
     accuracy: float
     cost_usd_per_h: float
-    dearer_usd_per_h: float | None
+    dearer_usd_per_h: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The curves of a project: cost over accuracy, and cost over request rate if it was asked for.
+    """A curve of a project's plans, by default of cost over accuracy; `rates`: beside it cost over rate, if asked for.
 
-    `notes`: why the current plan is not shown, if so. `elapsed_s` includes the simulations. If plans may mix variants,
-    `mixed` is their curve, and `accuracy` that of plans with one selection for all requests, to compare with; `wanted`
-    is then the mean accuracy of the plan that `jellybean plan` chooses, None if it finds none.
+    `moved`: the problem as it is stated, and the workflows whose figures are moved. `single`: beside a curve of plans
+    that mix variants the one of plans with one selection for all requests. `wanted`: the least accuracy of the plan
+    that `jellybean plan` chooses; None if it is not on the curve. `notes`: what is not shown or known, as sentences.
     """
 
     moved: MovedTargets
-    accuracy: CostAccuracy
-    rates: CostRate | None
-    current: Current | None
-    notes: tuple[str, ...]
-    elapsed_s: float
-    mixed: MixedCurve | None = None
+    curve: Curve
+    rates: Curve | None = None
+    single: Curve | None = None
+    current: Current | None = None
     wanted: float | None = None
+    notes: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
 
     @property
-    def problem(self) -> Problem:
-        """The problem as it is stated."""
-        return self.moved.problem
+    def curves(self) -> tuple[Curve, ...]:
+        return (self.curve,) if self.rates is None else (self.curve, self.rates)
 
     @property
-    def targets(self) -> Set[float | None]:
-        """The stated accuracy targets of what is moved: several ones if workflows are moved that have unlike ones."""
-        return {slo.accuracy if self.mixed is None else slo.mean_accuracy for slo in self.moved.slos}
+    def cheapest(self) -> CurvePoint | None:
+        """The cheapest point that meets the accuracy target, even if it misses other targets; None if there is none."""
+        return None if self.wanted is None else self.curve.at_least(self.wanted)
 
     @property
-    def target(self) -> float | None:
-        """The stated accuracy target of what is moved; None without one, or with several."""
-        return next(iter(self.targets)) if len(self.targets) == 1 else None
-
-    @property
-    def is_soft(self) -> bool:
-        """True if a target of what is moved is soft."""
-        return any(slo.penalty_usd_per_h is not None for slo in self.moved.slos)
-
-    @property
-    def of(self) -> str:
-        """Whose accuracy is moved, as the end of a label."""
-        return self.moved.label
-
-    @property
-    def points(self) -> Sequence[Corner | MixedPoint]:
-        """The points of cost over accuracy, by rising accuracy."""
-        return self.accuracy.corners if self.mixed is None else self.mixed.points
-
-    @property
-    def ended(self) -> tuple[str, ...]:
-        """Why the curve of cost over accuracy ends, or has no point, as sentences."""
-        return self.accuracy.ended if self.mixed is None else self.mixed.ended
-
-    @property
-    def cheapest(self) -> Corner | MixedPoint | None:
-        """The cheapest point that meets the accuracy target, even if it misses other targets; None if there is none.
-
-        Of mixtures the one with the mean accuracy of the plan that `jellybean plan` chooses.
-        """
-        if self.mixed is not None:
-            return None if self.wanted is None else self.mixed.at_least(self.wanted)
-        target = self.target
-        if len(self.targets) > 1:
-            return None
-        return self.accuracy.at_least(target) if target is not None else next(iter(self.points), None)
-
-    @property
-    def chosen(self) -> Corner | MixedPoint | None:
+    def chosen(self) -> CurvePoint | None:
         """The point that `jellybean plan` would choose; None if the cheapest point misses a target."""
         return None if self.cheapest is None or self.cheapest.breaches else self.cheapest
+
+    def stated(self, figure: Figure) -> float | None:
+        """The documents' accuracy target, budget or rate of what is moved; None without one, or with several."""
+        if figure is Figure.RATE:
+            return self.moved.sources[0].rate_per_s
+        if figure is Figure.COST:
+            return self.moved.problem.slo.budget_usd_per_h
+        known = _accuracies(self.moved) if figure is Figure.ACCURACY else set()
+        return known.pop() if len(known) == 1 else None
 
 
 def find_frontier(
     project: AnyProject,
     *,
-    rates: Callable[[Problem], Sequence[float]] | None = None,
+    rates: Callable[[float], Sequence[float]] | None = None,
     step: float = ACCURACY_TOLERANCE,
     points: int | None = None,
     workflows: Sequence[str] = (),
@@ -151,20 +113,19 @@ def find_frontier(
 ) -> Frontier:
     """Compute the cost-accuracy curve and, if `rates` gives factors on the rates, the cost-rate curve.
 
-    `step` and `workflows` as in `cost_accuracy`. If plans may mix variants, the accuracy is the mean, and `points` are
-    solved for. The time limit of the work ends the curves where they are; SolverError if no plan is found in time.
+    `rates` is told the rate of the first source that is moved. `step`, `workflows` as in `cost_accuracy`. If plans may
+    mix variants, the accuracy is the mean, and `points` are solved for. The time limit of the work ends the curves
+    where they are; SolverError if no plan is found in time.
     """
-    workflows = workflows_named(project, workflows)
-    problem = build_problem(project)
-    scales = rates(problem) if rates is not None else ()
     started = time.perf_counter()
-    moved = MovedTargets.of(problem, workflows)
-    found, notes = _evaluated(project.directory, moved)
+    moved = MovedTargets.of(build_problem(project), workflows_named(project, workflows))
+    problem, names = moved.problem, moved.workflows
+    scales = () if rates is None else rates(moved.sources[0].rate_per_s)
+    current, notes = _current(project.directory, moved)
     if soft_targets(problem):
         notes = (*notes, NOT_COUNTED if moved.is_mean else COUNTED)
-
     limit = work_limit()
-    if problem.workflows and limit.left() is None:  # their last proofs may take hours
+    if (moved.is_mean or problem.workflows) and limit.left() is None:  # their last proofs may take hours
         limit = limited(LIMIT_S, time.monotonic)
 
     def check(plan: Plan) -> str | None:
@@ -172,107 +133,101 @@ def find_frontier(
             return "time ended before its p99 latency was simulated"
         return check_latency(plan) or breach_after_loss(problem, plan)
 
+    count = points or (POINTS if deadline_s(problem) is None else TIMED_POINTS)
+    solver = TimedSolver(limit.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
+    wanted = _wanted(moved, solver)
     if moved.is_mean:
-        curves = mixed_curves(
-            problem, scales=scales, points=points, step=step, workflows=workflows, limit_s=limit.left(),
-            current_accuracy=None if found is None else found[0], check=check, progress=progress,
+        means = [mean for mean in (wanted, None if current is None else current.accuracy) if mean is not None]
+        curve = cost_mean_accuracy(
+            problem, accuracies=means, points=count, step=step, workflows=names, solve=solver, check=check,
+            progress=progress,
         )  # fmt: skip
-        elapsed_s = time.perf_counter() - started
-        current = _current(found, curves.mixed)
-        return Frontier(
-            moved, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
-        )
-    solver = _Solver(limit, None if problem.is_for_ways or has_many_workflows(problem) else DEFAULT_GAP)
-    first = solver.within(CURVE_PART_BESIDE_RATES if scales else CURVE_PART)
-    accuracy = cost_accuracy(problem, step=step, workflows=workflows, solve=first, check=check, progress=progress)
+    else:
+        curve = cost_accuracy(problem, step=step, workflows=names, solve=solver, check=check, progress=progress)
     by_rate = None
     if scales:
-        by_rate = cost_rate(problem, scales, solve=solver.within(CURVE_PART), check=check, progress=progress)
-    elapsed_s = time.perf_counter() - started
-    return Frontier(moved, accuracy, by_rate, _current(found, accuracy), notes, elapsed_s)
+        solver = TimedSolver(limit.share(CURVE_SHARE), len(scales) + RATE_SOLVES)
+        by_rate = cost_rate(problem, scales, workflows=names, solve=solver, check=check, progress=progress)
+    single = _single_selection(moved, curve, limit, check) if moved.is_mean else None
+    if current is not None and (point := curve.at_least(current.accuracy)) is not None:
+        current = replace(current, dearer_usd_per_h=current.cost_usd_per_h - point.cost_usd_per_h)
+    by_rate, single = (other and with_figures(other, moved) for other in (by_rate, single))
+    return Frontier(
+        moved, with_figures(curve, moved), by_rate, single, current, wanted, notes, time.perf_counter() - started
+    )
 
 
-class _Solver:
-    """Solves the problems of a curve within the time limit of the work."""
+def with_figures(curve: Curve, moved: MovedTargets) -> Curve:
+    """The curve, whose points have the figures of their plans, and without one the rate."""
 
-    def __init__(self, limit: Clock, gap: float | None) -> None:
-        self.limit, self.gap, self.has_solved = limit, gap, False
+    def figures(point: CurvePoint) -> dict[Figure, float]:
+        rate_per_s = point.x * moved.sources[0].rate_per_s
+        return {Figure.RATE: rate_per_s} if point.plan is None else figures_of(point.plan, moved)
 
-    def within(self, part: float) -> Callable[[Problem], Solution]:
-        """A function that solves in a part of the time that is left now."""
-        return partial(self._solve, self.limit.share(part))
-
-    def _solve(self, clock: Clock, problem: Problem) -> Solution:
-        left_s = clock.share(SOLVE_PART).left()
-        if left_s is not None and left_s < LEAST_SOLVE_S:
-            raise OutOfTimeError("the time limit ended the search")
-        try:
-            with limited_work(left_s, time.monotonic):
-                options = SolveOptions(self.gap, left_s, time.monotonic, explained=not problem.workflows)
-                solution = solve_with(problem, options)
-                if soft_targets(problem):
-                    solution = weighed(problem, solution)
-        except OutOfTimeError as error:  # the first point is then that of a simple rule
-            if self.has_solved:
-                raise
-            patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
-            rule = quick_solution(problem, patience, error.bound)
-            if rule is None:
-                raise
-            solution = rule
-        self.has_solved = True
-        return solution
+    return replace(curve, points=tuple(replace(point, figures=figures(point)) for point in curve.points))
 
 
-def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
-    """Write the plan document of each point of the curves; returns the paths in the same order."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    for name, plan in _plans(frontier):
-        paths.append(folder / f"{name}.json")
-        write_output(paths[-1], json.dumps(to_document(plan), indent=1) + "\n")
-    return tuple(paths)
+def figures_of(plan: Plan, moved: MovedTargets) -> dict[Figure, float]:
+    """The figures of a plan that are known without simulating it."""
+    source = moved.sources[0].name
+    figures = {
+        Figure.COST: plan.cost.total_usd_per_h + plan.late_usd_per_h,
+        Figure.ACCURACY: moved.reached(plan),
+        Figure.RATE: next(one.rate_per_s for one in plan.sources if one.name == source),
+    }
+    return {figure: value for figure, value in figures.items() if value is not None}
 
 
-def accuracy_name(corner: Corner | MixedPoint) -> str:
-    """File name, without suffix, of the plan of a point on the cost-accuracy curve."""
-    return f"accuracy-{corner.accuracy:.10g}"
+def _accuracies(moved: MovedTargets) -> set[float | None]:
+    """The stated accuracy targets of what is moved."""
+    return {slo.mean_accuracy if moved.is_mean else slo.accuracy for slo in moved.slos}
 
 
-def rate_name(problem: Problem, scale: float) -> str:
-    """File name, without suffix, of the plan of a point on the cost-rate curve."""
-    return f"rate-{problem.sources[0].rate_per_s * scale:.10g}"
+def _wanted(moved: MovedTargets, solve: TimedSolver) -> float | None:
+    """The accuracy of the plan that `jellybean plan` chooses: the target, or what a soft one or a budget gives.
+
+    Of several workflows it is known without a search only if one is moved, or all have one target.
+    """
+    stated, is_soft = _accuracies(moved), any(slo.penalty_usd_per_h is not None for slo in moved.slos)
+    if moved.problem.objective is Objective.COST and not is_soft and len(stated) == 1:
+        return stated.pop() or 0.0
+    if not moved.is_mean:
+        return None
+    try:
+        plan = solve(moved.problem).plan
+    except SolverError:
+        return None
+    return None if plan is None else moved.reached(plan)
 
 
-def _plans(frontier: Frontier) -> Iterator[tuple[str, Plan]]:
-    for corner in frontier.points:
-        yield accuracy_name(corner), corner.plan
-    for point in frontier.rates.points if frontier.rates is not None else ():
-        if point.plan is not None:
-            yield rate_name(frontier.problem, point.scale), point.plan
+def _single_selection(moved: MovedTargets, mixed: Curve, clock: Clock, check: Check) -> Curve:
+    """The curve of plans with one selection for all requests that meet the p99 target, in the time that is left."""
+    if not mixed.points:
+        return mixed
+
+    asked = as_hard(moved.asked(lambda slo: replace(slo, mean_accuracy=None, penalty_usd_per_h=None)), {})
+    least = max((slo.accuracy for slo in moved.slos if slo.accuracy is not None), default=None)
+    step = (mixed.points[-1].x - mixed.points[0].x) / STAIRS
+    try:
+        curve = cost_accuracy(
+            asked, step=step, least=least, workflows=moved.workflows, solve=TimedSolver(clock), check=check
+        )
+    except SolverError as error:
+        return replace(mixed, points=(), finished=False, ended=(str(error),))
+    return replace(curve, points=tuple(point for point in curve.points if not point.breaches))
 
 
-def _evaluated(directory: Path, moved: MovedTargets) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
-    """The accuracy and cost of DIR/plan.json by the current documents; None without such a plan, with notes why."""
+def _current(directory: Path, moved: MovedTargets) -> tuple[Current | None, tuple[str, ...]]:
+    """DIR/plan.json by the current documents; None without such a plan, with notes why."""
     if not (directory / PLAN_FILE).exists():
         return None, ()
     try:
         plan = load_plan(directory)
     except JellyBeanError as error:
         return None, (f"the current plan is not shown: {error}",)
-    problem = moved.asked(lambda slo: Slo(), lambda slo: Slo())
-    score = evaluate(problem, plan)
+    score = evaluate(moved.asked(lambda slo: Slo(), lambda slo: Slo()), plan)
     accuracy = moved.reached(score.stated(plan))
     if score.violations or accuracy is None:
         reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"
         return None, (f"the plan in {PLAN_FILE} is not shown: {reason}",)
-    return (accuracy, score.cost.total_usd_per_h + plan.late_usd_per_h), ()
-
-
-def _current(found: tuple[float, float] | None, curve: CostAccuracy | MixedCurve) -> Current | None:
-    """The current plan beside the curve. `found`: its accuracy and cost."""
-    if found is None:
-        return None
-    accuracy, cost = found
-    corner = curve.at_least(accuracy)
-    return Current(accuracy, cost, None if corner is None else cost - corner.cost_usd_per_h)
+    return Current(accuracy, score.cost.total_usd_per_h + plan.late_usd_per_h), ()

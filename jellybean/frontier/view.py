@@ -1,9 +1,9 @@
-"""The curves as a table and as JSON."""
+"""Curves as a table, as JSON, and as files with the plan of each point."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,220 +13,239 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
-from jellybean.frontier.changes import OperatorChange, changes
-from jellybean.frontier.find import Frontier
-from jellybean.frontier.mixed_view import mixed_answer, mixed_json, mixed_table, single_json
+from jellybean.frontier.changes import OperatorChange, with_changes
+from jellybean.frontier.find import Current, Frontier
 from jellybean.planning.mixing import selections_json
-from jellybean_solver import (
-    ACCURACY_TOLERANCE,
-    CostRate,
-    MixedPoint,
-    Plan,
-    Problem,
-    Termination,
-    json_values,
-    to_document,
-)
+from jellybean.planning.plan_file import write_plan_file
+from jellybean_solver import ACCURACY_TOLERANCE, Curve, CurvePoint, Figure, json_values, to_document
 
 MAX_CHANGES = 8  # lines per point in the table; JSON has all changes
+LEAST_GAP = 5e-5  # relative: a gap that no figure shows; programs of mixtures end within a part of it
+TEXTS = {
+    Figure.COST: formats.usd,
+    Figure.ACCURACY: formats.accuracy,
+    Figure.LATENCY: formats.duration,
+    Figure.RATE: formats.rate,
+}
 
 
 def frontier_text(frontier: Frontier) -> RenderableType:
-    """Terminal text: summary, points with their changes, and why the curve ends."""
-    if not frontier.points:
-        parts: list[RenderableType] = [Text.assemble((frontier.problem.name, "bold"), ": no plan was found")]
-    elif frontier.mixed is not None:
-        parts = [mixed_answer(frontier, frontier.mixed), mixed_table(frontier, frontier.mixed)]
-    else:
-        parts = [_answer(frontier), _indented(_corners(frontier))]
-    parts += _notes(frontier)
-    if frontier.rates is not None:
-        parts += _rates(frontier.problem, frontier.rates)
+    """Terminal text: of each curve a summary, its points with their changes, and why it ends; then what lies beside."""
+    parts: list[RenderableType] = []
+    for curve in frontier.curves:
+        parts.append(Text("\n" if parts else "").append_text(_summary(frontier, curve)))
+        if curve.points:
+            parts.append(_indented(_table(frontier, curve)))
+        if curve.ended and not (curve.points and curve.points[-1].plan is None):  # whose row says why
+            parts.append(_indented(Text("end of the curve: " + "; ".join(curve.ended), "dim")))
+    if frontier.current is not None:
+        parts.append(_indented(Text(f"current plan: {_current_text(frontier.current)}")))
+    parts += (_indented(Text(note, WARN)) for note in frontier.notes)
     return Group(*parts)
+
+
+def _current_text(current: Current) -> str:
+    text = f"accuracy {formats.accuracy(current.accuracy)}, {formats.usd(current.cost_usd_per_h)} USD/h"
+    excess = current.dearer_usd_per_h
+    if excess is None:
+        return text
+    if abs(excess) <= LEAST_GAP * max(1.0, current.cost_usd_per_h):
+        return f"{text}, on the curve"
+    return f"{text}, {formats.usd(abs(excess))} USD/h {'above' if excess > 0 else 'below'} the curve"
+
+
+def title_text(frontier: Frontier, curve: Curve) -> str:
+    """What a curve shows: `lowest cost by rate of image at accuracy 56`."""
+    best = "highest" if curve.y is Figure.RATE else "lowest"
+    target = None if curve.x is Figure.ACCURACY else frontier.stated(Figure.ACCURACY)
+    at = "" if target is None else f" at accuracy {formats.plain(target)}"
+    return f"{best} {figure_name(frontier, curve.y)} by {figure_name(frontier, curve.x)}{at}"
+
+
+def figure_name(frontier: Frontier, figure: Figure) -> str:
+    """The name of a figure, and whose it is."""
+    moved = frontier.moved
+    if figure is Figure.RATE:
+        source = moved.sources[0]
+        return f"rate of {source.name}{moved.problem.in_each(source.tier)}"
+    if figure is Figure.COST:
+        return figure
+    return f"{'mean ' if figure is Figure.ACCURACY and moved.is_mean else ''}{figure}{moved.label}"
+
+
+def heading(figure: Figure) -> str:
+    """The head of a column of values, as they stand there without a unit."""
+    return "USD/h" if figure is Figure.COST else figure
+
+
+def proof_text(curve: Curve) -> str:
+    """How far the points may be from the best."""
+    if curve.gap > LEAST_GAP:
+        return f"not proven optimal, gaps of at most {curve.gap:.2%}"
+    if curve.y is not Figure.COST:
+        return "of the plans found"
+    if curve.exact and curve.step is not None:
+        return "exact"
+    return "each point proven optimal" if curve.finished else "each point proven optimal, but not the end of the curve"
+
+
+def value_text(figure: Figure, value: float | None) -> str:
+    """A value of a figure with its unit."""
+    return TEXTS[figure](value) + (" USD/h" if figure is Figure.COST else "")
+
+
+def _summary(frontier: Frontier, curve: Curve) -> Text:
+    name = frontier.moved.problem.name, "bold"
+    planned = [point for point in curve.points if point.plan is not None]
+    if not planned:
+        return Text.assemble(name, f": {title_text(frontier, curve)}: no plan was found")
+    ends = []
+    for point in (planned[0], planned[-1]):
+        ends.append(" at ".join(value_text(figure, point.figures.get(figure)) for figure in (curve.y, curve.x)))
+    count = formats.count(len(planned), "point")
+    text = f": {title_text(frontier, curve)}: {count}, from {ends[0]} to {ends[1]}; {proof_text(curve)}"
+    took = f", in {frontier.elapsed_s:.2f} s" if curve is frontier.curve else ""
+    return Text.assemble(name, text + took)
+
+
+def _table(frontier: Frontier, curve: Curve) -> Table:
+    """A row for each point: its figures, but for those that are alike everywhere, and what changes."""
+    shown = [curve.x, curve.y]
+    for figure in Figure:
+        texts = {TEXTS[figure](point.figures.get(figure)) for point in curve.points if point.plan is not None}
+        shown += [figure] if figure not in shown and len(texts) > 1 else []
+    single = frontier.single if curve is frontier.curve else None
+    headings = [heading(figure) for figure in shown]
+    headings += ["gap"] if curve.gap > LEAST_GAP else []
+    headings += ["one selection"] if single is not None else []
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for head in headings:
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("changes", overflow="fold")
+    for point, changed in with_changes(curve):
+        cells = [TEXTS[figure](point.figures[figure]) if figure in point.figures else "" for figure in shown]
+        if point.plan is not None:
+            cells += [f"{point.gap:.2%}"] if curve.gap > LEAST_GAP else []
+            corner = None if single is None else single.at_least(point.x)
+            cells += [] if corner is None else [formats.usd(corner.cost_usd_per_h)]
+        cells += [""] * (len(headings) - len(cells))
+        table.add_row(*cells, Text("\n").join(_described(frontier, curve, point, changed)))
+    return table
+
+
+def _described(
+    frontier: Frontier, curve: Curve, point: CurvePoint, changed: Sequence[OperatorChange]
+) -> Iterator[Text]:
+    if point.plan is None:
+        yield Text(("no plan: " if point.finished else "not known: ") + "; ".join(point.reasons), BAD)
+        return
+    mark = mark_text(frontier, curve, point)
+    if mark:
+        yield Text(mark, f"bold {GOOD}")
+    yield from (Text(f"misses a target: {breach.split(' (')[0]}", BAD) for breach in point.breaches)
+    yield from (Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MAX_CHANGES])
+    if len(changed) > MAX_CHANGES:
+        yield Text(f"and {len(changed) - MAX_CHANGES} more operators (--json has all)", "dim")
+    if not (mark or point.breaches or changed):
+        yield Text("only rates", "dim")
+
+
+def mark_text(frontier: Frontier, curve: Curve, point: CurvePoint) -> str:
+    """What is special about a point; empty if nothing is."""
+    if curve is not frontier.curve:
+        return "highest feasible rate" if point.x == curve.highest else ""
+    if point is not frontier.cheapest:
+        return ""
+    if point is frontier.chosen:
+        return "the plan of `jellybean plan`"
+    return "cheapest for the accuracy target; `jellybean plan` searches for a plan that meets all targets"
 
 
 def to_json(frontier: Frontier) -> dict[str, Any]:
     """The curves as JSON values; plans are given by hash, selection and placements."""
-    slo, current, chosen, points = frontier.problem.slo, frontier.current, frontier.chosen, frontier.points
-    curve, mixed = frontier.accuracy, frontier.mixed
-    step = curve.step if mixed is None else mixed.step
+    moved, curve, rates = frontier.moved, frontier.curve, frontier.rates
+    document = {"name": moved.problem.name, "slo": json_values(moved.problem.slo), **_curve_json(frontier, curve)}
+    if curve.step is not None:
+        document["corners"] = document.pop("points")
+    single = () if frontier.single is None else frontier.single.points
+    keys = ("accuracy", "cost_usd_per_h", "bound_usd_per_h")
+    corners = ((point.x, point.cost_usd_per_h, point.bound_usd_per_h) for point in single)
     return {
-        "name": frontier.problem.name,
-        "slo": json_values(slo),
-        "corners": [
-            {
-                "accuracy": corner.accuracy,
-                **_point(corner.plan, corner.bound_usd_per_h, corner.gap),
-                **(mixed_json(corner) if isinstance(corner, MixedPoint) else {}),
-                "breaches": list(corner.breaches),
-                "chosen": corner is chosen,
-                "changes": [json_values(change) for change in changes(before.plan if before else None, corner.plan)],
-            }
-            for before, corner in zip((None, *points), points, strict=False)
-        ],
-        **({} if mixed is None else {"highest_bound": mixed.highest_bound, "one_selection": single_json(curve)}),
-        "exact": curve.exact if mixed is None else False,
-        "finished": curve.finished if mixed is None else mixed.finished,
-        "step": step if step > ACCURACY_TOLERANCE else None,
-        "ended": list(frontier.ended),
-        **({"workflows": list(frontier.moved.workflows)} if frontier.moved.workflows else {}),
-        "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
-        "current": None if current is None else json_values(current),
+        **document,
+        "highest_bound": curve.highest,
+        "one_selection": [dict(zip(keys, corner, strict=True)) for corner in corners],
+        "workflows": list(moved.workflows),
+        "rates": None if rates is None else {**_curve_json(frontier, rates), "highest_scale": rates.highest},
+        "current": None if frontier.current is None else json_values(frontier.current),
         "notes": list(frontier.notes),
         "elapsed_s": frontier.elapsed_s,
     }
 
 
-def _point(plan: Plan | None, bound: float, gap: float | None) -> dict[str, Any]:
-    if plan is None:
-        return {"cost_usd_per_h": None, "gap": None, "bound_usd_per_h": None, "selection": {}, "placements": []}
-    cost = plan.cost
+def _curve_json(frontier: Frontier, curve: Curve) -> dict[str, Any]:
     return {
-        "cost_usd_per_h": {
-            "total": cost.total_usd_per_h,
-            "compute": cost.compute_usd_per_h,
-            "network": cost.network_usd_per_h,
-        },
-        "gap": gap,
-        "bound_usd_per_h": bound,
-        "hash": to_document(plan)["hash"],
-        "selection": dict(plan.selection),
-        "placements": [json_values(placement) for placement in plan.placements],
-    }
-
-
-def _rates_json(problem: Problem, curve: CostRate) -> dict[str, Any]:
-    return {
-        "points": [
-            {
-                "scale": point.scale,
-                "rate_per_s": {source.name: source.rate_per_s * point.scale for source in problem.sources},
-                "feasible": point.plan is not None if point.finished else None,
-                **_point(point.plan, point.bound_usd_per_h, point.gap),
-                "accuracy": None if point.plan is None else point.plan.accuracy,
-                **({"selections": selections_json(point.plan)} if point.plan is not None and point.plan.mixes else {}),
-                "breaches": list(point.breaches),
-                "reasons": list(point.reasons),
-                "highest": point.scale == curve.highest_scale,
-            }
-            for point in curve.points
-        ],
-        "highest_scale": curve.highest_scale,
+        "x": curve.x,
+        "y": curve.y,
+        "points": [_point_json(frontier, curve, point, changed) for point, changed in with_changes(curve)],
         "exact": curve.exact,
+        "finished": curve.finished,
+        "step": curve.step if (curve.step or 0.0) > ACCURACY_TOLERANCE else None,
         "ended": list(curve.ended),
     }
 
 
-def _answer(frontier: Frontier) -> Text:
-    curve, corners = frontier.accuracy, frontier.accuracy.corners
-    first, last = corners[0], corners[-1]
-    proof = "not proven optimal: time limits were reached"
-    if curve.finished and all(corner.plan.certificate.termination != Termination.TIME_LIMIT for corner in corners):
-        proof = f"not proven optimal, gaps of at most {max(corner.gap for corner in corners):.2%}"
-    if curve.proven:
-        proof = "exact" if curve.exact else f"proven optimal, with steps of at least {formats.plain(curve.step)}"
-    return Text.assemble(
-        (frontier.problem.name, "bold"),
-        f": {len(corners)} {'point' if len(corners) == 1 else 'points'}, from ",
-        (f"{formats.usd(first.cost_usd_per_h)} USD/h", "bold"),
-        f" at accuracy{frontier.of} {formats.accuracy(first.accuracy)} to ",
-        (f"{formats.usd(last.cost_usd_per_h)} USD/h", "bold"),
-        f" at {formats.accuracy(last.accuracy)}; {proof}, in {frontier.elapsed_s:.2f} s",
-    )
+def _point_json(
+    frontier: Frontier, curve: Curve, point: CurvePoint, changed: Sequence[OperatorChange]
+) -> dict[str, Any]:
+    plan, found = point.plan, {str(figure): value for figure, value in point.figures.items()}
+    document: dict[str, Any] = {
+        **found,
+        "feasible": plan is not None if point.finished else None,
+        "breaches": list(point.breaches),
+        "reasons": list(point.reasons),
+        "chosen": point is frontier.chosen,
+        "options": list(point.options),
+        "changes": json_values(changed),
+    }
+    if curve is frontier.rates:
+        rates = {one.name: one.rate_per_s for one in frontier.moved.scaled(frontier.moved.problem, point.x).sources}
+        document |= {"scale": point.x, "rate_per_s": rates, "highest": point.x == curve.highest}
+    else:
+        document["fixed"] = point.x
+    if frontier.single is not None and curve is frontier.curve:
+        document["target"] = point.start
+    if plan is None:
+        return {
+            **document,
+            "cost_usd_per_h": None,
+            "gap": None,
+            "bound_usd_per_h": None,
+            "selection": {},
+            "placements": [],
+        }
+    if plan.mixes:
+        document["selections"] = selections_json(plan)
+    return {
+        **document,
+        "cost_usd_per_h": {part: getattr(plan.cost, f"{part}_usd_per_h") for part in ("total", "compute", "network")},
+        "gap": point.gap,
+        "bound_usd_per_h": point.bound_usd_per_h,
+        "hash": to_document(plan)["hash"],
+        "selection": dict(plan.selection),
+        "placements": json_values(plan.placements),
+    }
 
 
-def _corners(frontier: Frontier) -> Table:
-    corners = frontier.accuracy.corners
-    table = _table("accuracy", "USD/h", "increase", gaps=not frontier.accuracy.proven)
-    for before, corner in zip((None, *corners), corners, strict=False):
-        more = "" if before is None else f"+{formats.usd(corner.cost_usd_per_h - before.cost_usd_per_h)}"
-        figures = [formats.accuracy(corner.accuracy), formats.usd(corner.cost_usd_per_h), more]
-        if not frontier.accuracy.proven:
-            figures.append(f"{corner.gap:.1%}")
-        changed = changes(before.plan if before is not None else None, corner.plan)
-        mark = ""
-        if corner is frontier.cheapest:
-            target = frontier.target
-            mark = "cheapest" if target is None else f"cheapest for the SLO of {formats.plain(target)}"
-            mark += "" if corner is frontier.chosen else " (`jellybean plan` finds one that meets all targets)"
-        table.add_row(*figures, _described(changed, mark, corner.breaches))
-    return table
-
-
-def _rates(problem: Problem, curve: CostRate) -> Iterator[RenderableType]:
-    source = problem.sources[0]
-    target = accuracy_text(problem)
-    text = Text.assemble(
-        "\ncost by rate", (target, "bold"), f" ({source.name}{problem.in_each(source.tier)}; all sources scaled)"
-    )
-    if curve.highest_scale is not None:
-        text.append(f"; feasible up to {formats.rate(source.rate_per_s * curve.highest_scale)}")
-    yield text
-    gaps = not curve.exact
-    table = _table("rate", "factor", "USD/h", gaps=gaps)
-    before: Plan | None = None
-    for point in curve.points:
-        figures = [
-            formats.rate(source.rate_per_s * point.scale),
-            formats.plain(point.scale),
-            formats.usd(point.cost_usd_per_h),
-        ]
-        if gaps:
-            figures.append("" if point.gap is None else f"{point.gap:.1%}")
-        if point.plan is None:
-            table.add_row(*figures, Text("no plan: " + "; ".join(point.reasons), BAD))
-            continue
-        mark = "highest feasible rate" if point.scale == curve.highest_scale else ""
-        table.add_row(*figures, _described(changes(before, point.plan), mark, point.breaches))
-        before = point.plan
-    yield _indented(table)
-    if curve.highest_scale is None or all(point.plan is not None for point in curve.points):
-        yield _indented(Text("above that: " + "; ".join(curve.ended), "dim"))
-
-
-def accuracy_text(problem: Problem) -> str:
-    """The accuracy target of a curve by rate: ` at accuracy 57`, ` at a mean of 57`; empty without one."""
-    slo = problem.slo
-    if slo.mean_accuracy is not None:
-        soft = "soft " if slo.penalty_usd_per_h is not None else ""
-        return f" at a {soft}mean of {formats.plain(slo.mean_accuracy)}"
-    return "" if slo.accuracy is None else f" at accuracy {formats.plain(slo.accuracy)}"
-
-
-def _table(*figures: str, gaps: bool) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in (*figures, *(("gap",) if gaps else ())):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("changes", overflow="fold")
-    return table
-
-
-def _described(changed: Sequence[OperatorChange], mark: str, breaches: Sequence[str]) -> Text:
-    lines = [Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MAX_CHANGES]]
-    if len(changed) > MAX_CHANGES:
-        lines.append(Text(f"and {len(changed) - MAX_CHANGES} more operators (--json has all)", "dim"))
-    marks = [Text(mark, f"bold {GOOD}")] if mark else []
-    broken = [Text(f"misses a target: {breach.split(' (')[0]}", BAD) for breach in breaches]
-    return Text("\n").join(chain(marks, broken, lines)) if marks or broken or lines else Text("only rates", "dim")
-
-
-def _notes(frontier: Frontier) -> Iterator[RenderableType]:
-    yield _indented(Text("end of the curve: " + "; ".join(frontier.ended), "dim"))
-    if any(corner.breaches for corner in frontier.points):
-        note = "no cheaper plan is as accurate; plans that cost more were not searched"
-        yield _indented(Text(f"for points that miss a target: {note}", "dim"))
-    current = frontier.current
-    if current is not None:
-        cost = formats.usd(current.cost_usd_per_h)
-        where = f"current plan: accuracy {formats.accuracy(current.accuracy)}, {cost} USD/h"
-        if current.dearer_usd_per_h is not None:
-            excess = current.dearer_usd_per_h
-            on_curve = abs(excess) <= 1e-6 * max(1.0, current.cost_usd_per_h)
-            side = "above" if excess > 0 else "below"
-            where += ", on the curve" if on_curve else f", {formats.usd(abs(excess))} USD/h {side} the curve"
-        yield _indented(Text(where))
-    for note in frontier.notes:
-        yield _indented(Text(note, WARN))
+def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
+    """Write the plan document of each point of the curves; returns the paths in the same order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for curve in frontier.curves:
+        for point in curve.points:
+            if point.plan is not None:
+                paths.append(folder / f"{curve.x}-{point.figures[curve.x]:.10g}.json")
+                write_plan_file(paths[-1], to_document(point.plan))
+    return tuple(paths)
 
 
 def _indented(part: RenderableType) -> Padding:

@@ -23,13 +23,13 @@ from rich.console import Console
 
 from jellybean.cli.planning.frontier import parse_rates
 from jellybean.documents import load_project
-from jellybean.frontier import NARROW, WIDE, find_frontier, save_plot
+from jellybean.frontier import find_frontier, save_plot
 from jellybean.serving import Watcher, render, top_of
 from tests.support.browser import Page, running_browser
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
-LAYOUTS = {1280: WIDE, 390: NARROW}
+WIDTHS = (1280, 390)
 COLUMNS = {1280: 100, 390: 46}  # of the terminal
 COLOURS = 64  # of a picture; enough for flat areas, and a third of the bytes
 MAX_BYTES = 150_000
@@ -47,15 +47,15 @@ def main() -> None:
         curves = find_frontier(load_project(project), rates=parse_rates("0.5x..3x"))
         with running_browser(folder) as browser:
             page = browser.page()
-            for width, layout in LAYOUTS.items():
+            for width in WIDTHS:
                 page.resize(width)
                 page.open(project / "report.html")
                 report = page.screenshot()
                 _save(report, f"report-{width}")
-                if layout is WIDE:
+                if width > 1000:
                     _save(report, "report-head", HEAD_HEIGHT)
                 picture = folder / "frontier.svg"
-                save_plot(curves, picture, layout)
+                save_plot(curves, picture, narrow=width < 1000)
                 _shoot_svg(page, folder, picture.read_text(encoding="utf-8"), f"frontier-{width}")
                 _shoot_svg(page, folder, terminals[width], f"top-{width}")
 

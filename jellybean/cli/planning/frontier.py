@@ -19,18 +19,16 @@ from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
 from jellybean.folders import require_no_link
 from jellybean.quantities import RATE, InvalidValueError, parse_quantity
-from jellybean_solver import Problem
 
 if TYPE_CHECKING:
-    from jellybean.documents import AnyProject
     from jellybean.frontier import Frontier
-    from jellybean.frontier.pairs import Figure
+    from jellybean_solver import Figure
 
 RANGE_POINTS = 8  # number of rates in FROM..TO
 MAX_RATES = 200
 PICTURE_S = 1.5  # that drawing the picture takes, with the start of matplotlib
 
-Scales = Callable[[Problem], Sequence[float]]
+Scales = Callable[[float], Sequence[float]]  # factors on the rates, from the rate of the first source
 
 Pair = Annotated[
     str | None,
@@ -61,7 +59,8 @@ Rates = Annotated[
     typer.Option(
         metavar="RATES",
         help="Also compute cost by rate: requests per second of the first source (10,20,40 or 10..80), or "
-        "multiples of the documents' rates (0.5x,1x,2x or 0.5x..3x). All sources are scaled together.",
+        "multiples of the documents' rates (0.5x,1x,2x or 0.5x..3x). All sources are scaled together, or those of "
+        "--workflow.",
     ),
 ]
 Plot = Annotated[
@@ -123,93 +122,67 @@ def frontier(
     if plans is not None:
         checked_folder("--plans", plans)
     pair = None if of is None else parse_pair(of)
-    if pair is not None and (rates is not None or step or narrow):
-        raise typer.BadParameter("--of is a curve of its own: without --rates, --step and --narrow")
+    if pair is not None and (rates is not None or step):
+        raise typer.BadParameter("--of is a curve of its own: without --rates and --step")
     project = open_any_project(directory, overrides, stale=stale, shows_times=True)
-    if pair is not None:
-        _pair(project, pair, workflow or (), points, time_limit, json=json, plans=plans, path=path)
-        return
-    from jellybean.frontier import find_frontier
+    from jellybean.frontier import LIMIT_S, POINTS, find_frontier, pair_curve
 
-    with progress("frontier") as advance, command_limit(time_limit, most_finish_s=PICTURE_S):
-        result = find_frontier(
-            project, rates=scales, step=step, points=points, workflows=workflow or (), progress=advance
-        )
+    pair_s = LIMIT_S if time_limit is None else time_limit
+    with (
+        progress("frontier") as advance,
+        command_limit(time_limit if pair is None else pair_s, most_finish_s=PICTURE_S),
+    ):
+        if pair is not None:
+            result = pair_curve(
+                project, *pair, limit_s=pair_s, points=points or POINTS, workflows=workflow or (), progress=advance
+            )
+        else:
+            result = find_frontier(
+                project, rates=scales, step=step, points=points, workflows=workflow or (), progress=advance
+            )
     _write(result, json=json, plans=plans, path=path, narrow=narrow)
 
 
 def _write(result: Frontier, *, json: bool, plans: Path | None, path: Path | None, narrow: bool) -> None:
-    """Write the curves as the options say. Exit with EXIT_INFEASIBLE if they have no point."""
-    from jellybean.frontier import NARROW, WIDE, frontier_text, save_plans, save_plot, to_json
+    """Write the curves as the options say. Exit with EXIT_INFEASIBLE if they have no plan."""
+    from jellybean.frontier import frontier_text, save_plans, save_plot, to_json
 
-    empty = not result.points and (result.rates is None or result.rates.highest_scale is None)
+    points = [point for curve in result.curves for point in curve.points]
+    is_empty = all(point.plan is None for point in points)
+    reasons = result.curve.ended or next((point.reasons for point in points), ())
     if json:
-        print_json({**to_json(result), **(failure(InfeasibleError(result.ended)) if empty else {})})
+        print_json({**to_json(result), **(failure(InfeasibleError(reasons)) if is_empty else {})})
     else:
         out.print(frontier_text(result))
-    if empty:
-        for reason in result.ended:
+    if is_empty:
+        for reason in reasons:
             errors.print(f"  - {reason}", style=BAD)
         raise typer.Exit(EXIT_INFEASIBLE)
     if plans is not None:
         say(f"wrote {len(save_plans(result, plans))} plans to {plans}")
     if path is not None:
-        save_plot(result, path, NARROW if narrow else WIDE)
-        say(f"wrote {path}")
-
-
-def _pair(
-    project: AnyProject,
-    pair: tuple[Figure, Figure],
-    workflows: Sequence[str],
-    points: int | None,
-    time_limit: float | None,
-    *,
-    json: bool,
-    plans: Path | None,
-    path: Path | None,
-) -> None:
-    """The curve of two figures, written as the options say."""
-    from jellybean.frontier.pairs import LIMIT_S, POINTS, pair_curve
-    from jellybean.frontier.pairs_view import pairs_json, pairs_text, save_pairs, save_pairs_plot
-
-    limit_s = LIMIT_S if time_limit is None else time_limit
-    with progress("frontier") as advance, command_limit(limit_s, most_finish_s=PICTURE_S):
-        curve = pair_curve(
-            project, *pair, limit_s=limit_s, points=points or POINTS, workflows=workflows, progress=advance
-        )
-    if json:
-        print_json(pairs_json(curve))
-    else:
-        out.print(pairs_text(curve))
-    if not any(point.plan is not None for point in curve.points):
-        raise typer.Exit(EXIT_INFEASIBLE)
-    if plans is not None:
-        say(f"wrote {save_pairs(curve, plans)} plans to {plans}")
-    if path is not None:
-        save_pairs_plot(curve, path)
+        save_plot(result, path, narrow=narrow)
         say(f"wrote {path}")
 
 
 def parse_pair(text: str) -> tuple[Figure, Figure]:
-    """Parse `--of` to the figure that is fixed along the curve and the one that plans are the best in."""
-    from jellybean.frontier.pairs import Figure, ordered
+    """Parse `--of` to two figures."""
+    from jellybean_solver import Figure
 
     names = [part.strip() for part in text.split(",")]
     if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*Figure}:
         raise typer.BadParameter(f"--of {text!r}: write two of {', '.join(Figure)}, for example latency,cost")
-    return ordered(Figure(names[0]), Figure(names[1]))
+    return Figure(names[0]), Figure(names[1])
 
 
 def parse_rates(text: str) -> Scales:
-    """Parse `--rates` to a function from a problem to factors on its request rates; BadParameter if invalid."""
+    """Parse `--rates` to a function from the rate of the first source to factors on it; BadParameter if invalid."""
     items = [part.strip() for part in text.split(",")]
     rates = [item for part in items for item in _expand_range(part, text)]
     if len(rates) > MAX_RATES:
         raise typer.BadParameter(f"--rates gives {len(rates)} rates; the limit is {MAX_RATES}")
 
-    def scales(problem: Problem) -> Sequence[float]:
-        first = problem.sources[0].rate_per_s
+    def scales(first: float) -> Sequence[float]:
         return [value if multiple else value / first for value, multiple in rates]
 
     return scales

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from jellybean_solver.model.accuracy import AccuracyModel
 from jellybean_solver.model.multi_workflow import Margins, all_served, with_slos
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.problem import Objective, Problem, Source
 from jellybean_solver.model.targets import Slo
+from jellybean_solver.planning.infeasibility import scaled
 
 Change = Callable[[Slo], Slo]
 
@@ -34,8 +35,18 @@ class MovedTargets:
         """Whose target is moved, as the end of a label: ` of shop`; empty for the only workflow."""
         if not self.workflows:
             return ""
-        is_all = len(self.workflows) == len(self.problem.workflows)
-        return " of each workflow" if is_all else f" of {', '.join(self.workflows)}"
+        return " of each workflow" if self.is_all else f" of {', '.join(self.workflows)}"
+
+    @property
+    def is_all(self) -> bool:
+        """True if all workflows are moved."""
+        return len(self.workflows) == len(self.problem.workflows)
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The sources of what is moved."""
+        of, names = self.problem.workflow_of, self.workflows or ("",)
+        return [source for source in self.problem.sources if of(source.name) in names]
 
     @property
     def slos(self) -> Sequence[Slo]:
@@ -76,6 +87,15 @@ class MovedTargets:
         workflows = tuple(replace(one, slo=slos[one.name]) for one in plan.workflows)
         return replace(plan, slo=self.problem.slo, workflows=workflows)
 
+    def scaled(self, problem: Problem, factor: float) -> Problem:
+        """The problem with the rates of what is moved multiplied by a factor."""
+        return scaled(problem, factor, {source.name for source in self.sources})
+
     def _models(self) -> Sequence[AccuracyModel]:
         model = self.problem.accuracy
         return [model.models[name] for name in self.workflows] if isinstance(model, Margins) else [model]
+
+
+def at_any_latency(slo: Slo) -> Slo:
+    """The targets without that of the p99 latency."""
+    return replace(slo, latency_p99_s=None)

@@ -24,7 +24,7 @@ def test_the_published_curve(vqa: Path) -> None:
     done = jellybean("frontier", str(vqa))
 
     assert "7 points, from 4.68 USD/h" in done.stdout
-    assert "cheapest for the SLO of 56" in done.stdout
+    assert "the plan of `jellybean plan`" in done.stdout
     assert "current plan: accuracy 56.59, 7.01 USD/h, on the curve" in done.stdout
     picture = (vqa / "frontier.svg").read_text(encoding="utf-8")
     assert "SLO 56" in picture
@@ -37,7 +37,8 @@ def test_json_with_rates_and_plans(vqa: Path, tmp_path: Path) -> None:
     answer = json.loads(jellybean("frontier", str(vqa), *options).stdout)
 
     assert set(answer) == {
-        "name", "slo", "corners", "exact", "finished", "step", "ended", "rates", "current", "notes", "elapsed_s",
+        "name", "slo", "x", "y", "corners", "exact", "finished", "step", "ended", "highest_bound", "one_selection",
+        "workflows", "rates", "current", "notes", "elapsed_s",
     }  # fmt: skip
     assert [corner["accuracy"] for corner in answer["corners"]] == [54.02, 54.37, 56.59, 56.85, 57.94, 58.19, 58.33]
     chosen = next(corner for corner in answer["corners"] if corner["chosen"])

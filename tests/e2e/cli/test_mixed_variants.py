@@ -116,11 +116,12 @@ def test_the_curve_of_mixtures_goes_through_the_plan(project: Path) -> None:
     assert [corner["accuracy"] for corner in told["corners"]] == sorted(one["accuracy"] for one in told["corners"])
     assert told["current"]["accuracy"] == pytest.approx(86.0)
     assert told["rates"]["points"][0]["feasible"]
-    assert "minimum cost by mean accuracy" in (project / "curve.svg").read_text(encoding="utf-8")
+    assert "lowest cost by mean accuracy" in (project / "curve.svg").read_text(encoding="utf-8")
     for path in (project / "plans").iterdir():
         from_document(json.loads(path.read_text(encoding="utf-8")))
     text = " ".join(jellybean("frontier", str(project), *MIXED, "--plot", str(project / "curve.png")).stdout.split())
-    assert "cheapest for a mean of 86 60 %: first two 40 %: first five" in text
+    assert "the plan of `jellybean plan` first: " in text
+    assert "→ 60 % two + 40 % five" in text
     pairs = json.loads(jellybean("frontier", str(project), *MIXED, "--json", "--of", "accuracy,cost").stdout)
     assert [point["feasible"] for point in pairs["points"]] == [True] * len(pairs["points"])
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from jellybean.display import STYLE, save_figure
-from jellybean.frontier import NARROW, WIDE, Frontier, save_plot
+from jellybean.frontier import save_plot
 from jellybean.frontier.find import Current
-from jellybean.frontier.panel import Layout
 from jellybean.pipeline import LinearComparison, compare_ways, save_comparison
-from jellybean_solver import MovedTargets, Slo, cost_accuracy, cost_rate
+from jellybean_solver import Slo
 from jellybean_solver.pipeline import LinearLayer, Link
 from tests.support.browser import Page
-from tests.unit.frontier.test_view import _many
+from tests.unit.frontier.test_view import found, many
 
 # Strokes are those of lines and line collections but for grids and ticks, which lie under every text.
 _CROSSED = """(() => {
@@ -37,12 +36,8 @@ _CROSSED = """(() => {
 })()"""
 
 
-def _frontier(path: Path, *, levels: int, slo: Slo, scales: tuple[float, ...] = (), layout: Layout = WIDE) -> None:
-    case = _many(levels, slo)
-    rates = cost_rate(case, scales) if scales else None
-    save_plot(
-        Frontier(MovedTargets.of(case), cost_accuracy(case), rates, Current(2.0, 2.4, 0.4), (), 0.5), path, layout
-    )
+def _frontier(path: Path, *, levels: int, slo: Slo, scales: tuple[float, ...] = (), narrow: bool = False) -> None:
+    save_plot(found(many(levels, slo), scales=scales, current=Current(2.0, 2.4, 0.4)), path, narrow=narrow)
 
 
 def _near_targets(path: Path) -> None:
@@ -51,7 +46,7 @@ def _near_targets(path: Path) -> None:
 
 def _on_a_phone(path: Path) -> None:
     slo = Slo(accuracy=4.0, budget_usd_per_h=4.6)
-    _frontier(path, levels=5, slo=slo, scales=(0.25, 0.5, 0.75, 1.0, 1.25), layout=NARROW)
+    _frontier(path, levels=5, slo=slo, scales=(0.25, 0.5, 0.75, 1.0, 1.25), narrow=True)
 
 
 def _many_points(path: Path) -> None:
@@ -72,9 +67,9 @@ def test_no_text_lies_on_a_line(page: Page, tmp_path: Path, draw: Callable[[Path
     draw(path)
     page.resize(1280)
     page.open(path)
-    found: dict[str, Any] = page.evaluate(_CROSSED)
-    assert found.pop("lines") >= 3
-    assert found == {"crossed": [], "met": []}
+    seen: dict[str, Any] = page.evaluate(_CROSSED)
+    assert seen.pop("lines") >= 3
+    assert seen == {"crossed": [], "met": []}
 
 
 def test_the_check_would_notice(page: Page, tmp_path: Path) -> None:

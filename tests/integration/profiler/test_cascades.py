@@ -147,8 +147,10 @@ def test_the_plan_takes_the_cascade_where_it_is_needed(folder: Path) -> None:
     assert explained.explanation.plan is not None
     assert planned_cascades(explained.explanation.plan)
     curves = find_frontier(load_project(folder, ["sources.plate.rate=2/s", "slo.latency_p99=5 s"]))
-    assert curves.points[-1].accuracy == pytest.approx(plan.accuracy)
-    assert planned_cascades(curves.points[-1].plan)
+    best = curves.curve.points[-1]
+    assert best.plan is not None
+    assert best.x == pytest.approx(plan.accuracy)
+    assert planned_cascades(best.plan)
 
 
 @pytest.mark.slow

@@ -34,23 +34,25 @@ def test_each_point_is_the_least_cost_and_the_curve_ends_at_the_highest_mean(
     curve = cost_mean_accuracy(asked, accuracies=(70.0,), points=POINTS)
     highest = mixture_optimum.best(replace(problem, slo=Slo(accuracy=least)), most_accurate=True)
 
-    event(f"{min(3, len(curve.points))} points or more, mixes {any(point.plan.mixes for point in curve.points)}")
+    mixes = any(point.plan is not None and point.plan.mixes for point in curve.points)
+    event(f"{min(3, len(curve.points))} points or more, mixes {mixes}")
     assert curve.finished
     assert (highest is None) == (not curve.points)
-    if highest is None or curve.highest_bound is None:
+    if highest is None or curve.highest is None:
         return
-    assert highest - 0.02 <= curve.points[-1].accuracy <= highest + 1e-3
-    assert curve.highest_bound >= highest - 1e-3
+    assert highest - 0.02 <= curve.points[-1].x <= highest + 1e-3
+    assert curve.highest >= highest - 1e-3
     for point in curve.points:
-        assert _least(problem, least, point.target) >= point.bound_usd_per_h * (1 - LITTLE) - LITTLE
+        assert _least(problem, least, point.start) >= point.bound_usd_per_h * (1 - LITTLE) - LITTLE
         if point.gap <= MIX_GAP:
-            assert point.cost_usd_per_h == pytest.approx(_least(problem, least, point.accuracy), rel=MIX_GAP, abs=1e-5)
+            assert point.cost_usd_per_h == pytest.approx(_least(problem, least, point.x), rel=MIX_GAP, abs=1e-5)
+        assert point.plan is not None
         assert not evaluate(replace(asked, slo=point.plan.slo), point.plan).complaints
     for one, two in itertools.pairwise(curve.points):
-        assert one.accuracy < two.accuracy
-        assert one.target <= one.accuracy <= two.target
+        assert one.x < two.x
+        assert one.start <= one.x <= two.start
         assert one.cost_usd_per_h < two.cost_usd_per_h
-        middle = _least(problem, least, (one.accuracy + two.target) / 2.0)
+        middle = _least(problem, least, (one.x + two.start) / 2.0)
         assert one.bound_usd_per_h - 1e-5 <= middle * (1 + MIX_GAP), "between two points the least cost is in their box"
         assert middle <= two.cost_usd_per_h * (1 + MIX_GAP) + 1e-5
 
@@ -84,7 +86,7 @@ def _least(problem: Problem, least: float | None, mean: float) -> float:
 def test_corners_that_bear_a_loss_are_the_least_costs(problem: Problem, kind: LossKind) -> None:
     asked = replace(graded(roomy(problem)), slo=Slo(survives=(kind,)))
     curve = cost_accuracy(asked)
-    event(f"{len(curve.corners)} corners")
+    event(f"{len(curve.points)} corners")
     levels = {value for one in optimum.selections(asked) if (value := optimum.accuracy(asked, one)) is not None}
     for level in levels:
         target = replace(asked, slo=replace(asked.slo, accuracy=level))
@@ -96,4 +98,4 @@ def test_corners_that_bear_a_loss_are_the_least_costs(problem: Problem, kind: Lo
         assert expected * (1 - LITTLE) - LITTLE <= corner.cost_usd_per_h
         if corner.gap <= MIX_GAP:
             assert corner.cost_usd_per_h <= expected * 1.01 + 1e-3, "a few requests rehearse the fallbacks"
-    assert all(one.cost_usd_per_h < two.cost_usd_per_h for one, two in itertools.pairwise(curve.corners))
+    assert all(one.cost_usd_per_h < two.cost_usd_per_h for one, two in itertools.pairwise(curve.points))

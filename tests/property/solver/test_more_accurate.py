@@ -26,6 +26,6 @@ def test_no_plan_as_cheap_is_more_accurate(problem: Problem) -> None:
     cost = cheapest.plan.cost.total_usd_per_h
     assert found.cost.total_usd_per_h == pytest.approx(cost, rel=1e-8, abs=1e-8)
     event("more accurate" if found.accuracy != cheapest.plan.accuracy else "the same")
-    levels = [c.accuracy for c in cost_accuracy(problem).corners if c.cost_usd_per_h <= cost * (1 + 1e-10)]
+    levels = [c.x for c in cost_accuracy(problem).points if c.cost_usd_per_h <= cost * (1 + 1e-10)]
     assert found.accuracy is not None
     assert found.accuracy >= max(levels, default=found.accuracy) - 1e-6

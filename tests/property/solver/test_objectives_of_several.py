@@ -81,7 +81,7 @@ def test_the_curve_of_one_target_is_that_of_one_program_over_everything(case: Ca
     both, parts = case
     both = replace(both, slo=Slo())
     curve = cost_accuracy(both, workflows=moved)
-    event(f"{len(curve.corners)} corners")
+    event(f"{len(curve.points)} corners")
     for level in LEVELS:
         asked = {n: replace(p, slo=Slo(accuracy=level if n in (moved or parts) else None)) for n, p in parts.items()}
         expected = mixture_optimum.best_of_several(combine_workflows("both", asked), asked)
@@ -89,7 +89,7 @@ def test_the_curve_of_one_target_is_that_of_one_program_over_everything(case: Ca
         assert (corner is None) == (expected is None)
         if corner is not None and expected is not None:
             assert corner.cost_usd_per_h == pytest.approx(expected, rel=1e-4, abs=1e-5)
-            _check(MovedTargets.of(both, moved), corner.plan, corner.accuracy)
+            _check(MovedTargets.of(both, moved), corner.plan, corner.x)
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
@@ -106,23 +106,24 @@ def test_the_curve_of_means_bounds_one_program_over_everything(case: Case, moved
         }
         expected = mixture_optimum.best_of_several(combine_workflows("both", asked), asked)
         point = curve.at_least(level)
-        before = [one.bound_usd_per_h for one in curve.points if one.target <= level]
+        before = [one.bound_usd_per_h for one in curve.points if one.start <= level]
         if expected is None:
             assert point is None
             continue
         assert max(before, default=0.0) <= expected * (1 + LITTLE) + LITTLE
         if point is not None:
             assert point.cost_usd_per_h >= expected * (1 - LITTLE) - LITTLE
-            _check(MovedTargets.of(both, moved), point.plan, point.accuracy)
+            _check(MovedTargets.of(both, moved), point.plan, point.x)
         else:
-            assert curve.highest_bound is not None
-            assert level <= curve.highest_bound + LITTLE
-    if curve.points and curve.highest_bound is not None:
-        span = curve.highest_bound - curve.points[0].accuracy
-        assert curve.highest_bound - curve.points[-1].accuracy <= span / 2**6 + 1e-3
+            assert curve.highest is not None
+            assert level <= curve.highest + LITTLE
+    if curve.points and curve.highest is not None:
+        span = curve.highest - curve.points[0].x
+        assert curve.highest - curve.points[-1].x <= span / 2**6 + 1e-3
 
 
-def _check(targets: MovedTargets, plan: Plan, accuracy: float) -> None:
+def _check(targets: MovedTargets, plan: Plan | None, accuracy: float) -> None:
+    assert plan is not None
     assert targets.reached(plan) == pytest.approx(accuracy)
     asked = targets.asked(lambda slo: next(one.slo for one in plan.workflows if one.name in targets.workflows))
     assert evaluate(asked, plan).complaints == ()

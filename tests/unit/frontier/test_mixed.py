@@ -13,8 +13,6 @@ from rich.console import Console
 from jellybean.cli import run
 from jellybean.documents import load_project
 from jellybean.frontier import (
-    NARROW,
-    Figure,
     Frontier,
     find_frontier,
     frontier_text,
@@ -23,9 +21,9 @@ from jellybean.frontier import (
     save_plot,
     to_json,
 )
-from jellybean.frontier.pairs import PairCurve, PairPoint, with_better_plans
+from jellybean.frontier.pairs import with_better_plans
 from jellybean.planning import plan_project, predicted_p99
-from jellybean_solver import Plan, from_document, limited_work, selection_shares
+from jellybean_solver import CurvePoint, Figure, Plan, from_document, limited_work, selection_shares
 from tests.support.scales_project import make_scales_project
 
 # A box computes `five` (95 %) for 8 of the 20 requests per second, and `two` (80 %) for all of them.
@@ -55,24 +53,25 @@ def text_of(frontier: Frontier) -> str:
 
 def test_the_curve_is_that_of_the_plans_of_plan(scales: Path) -> None:
     curve = found(scales, *MEAN)
-    assert curve.mixed is not None
-    assert curve.chosen is curve.mixed.at_least(86.0)
-    assert [curve.points[0].accuracy, curve.points[-1].accuracy] == pytest.approx([80.0, 95.0])
-    for point in curve.points:
-        option = f"slo.accuracy={{mean: {point.accuracy - 1e-6:.10g}}}"
+    assert curve.chosen is curve.curve.at_least(86.0)
+    assert [curve.curve.points[0].x, curve.curve.points[-1].x] == pytest.approx([80.0, 95.0])
+    for point in curve.curve.points:
+        option = f"slo.accuracy={{mean: {point.x - 1e-6:.10g}}}"
         planned = plan_project(load_project(scales, (*EXCLUSIVE, option)), compare=False).plan
         assert planned is not None
         assert point.cost_usd_per_h == pytest.approx(planned.cost.total_usd_per_h, rel=1e-4)
-    assert [corner.accuracy for corner in curve.accuracy.corners] == [80.0, 95.0], "one selection for all, beside it"
+    assert curve.single is not None
+    assert [corner.x for corner in curve.single.points] == [80.0, 95.0], "one selection for all, beside it"
 
 
 def test_the_table_says_who_gets_what(scales: Path) -> None:
     text = " ".join(text_of(found(scales, *MEAN, scales=(1.0, 9.0))).split())
-    assert "at a mean accuracy of 80.00 to 0.50 USD/h at 95.00; each the least cost" in text
-    assert "86.00 0.40 +0.0002 0.50 cheapest for a mean of 86 60 %: first two 40 %: first five" in text
-    assert "cost by rate at a mean of 86" in text
-    assert "first: two + five, on edge: box, box" in text
-    assert "feasible up to 60.0/s" in text
+    assert "lowest cost by mean accuracy: " in text
+    assert "from 0.30 USD/h at 80.00 to 0.50 USD/h at 95.00; each point proven optimal" in text
+    assert "86.00 0.40 0.50 the plan of `jellybean plan` first: 80 % two + 20 % five → 60 % two + 40 % five" in text
+    assert "lowest cost by rate of x at accuracy 86" in text
+    assert "first: 60 % two + 40 % five, on edge: box, box" in text
+    assert "60.0/s 0.60 highest feasible rate" in text
 
 
 def test_json_has_shares_bounds_and_the_curve_of_one_selection(scales: Path) -> None:
@@ -94,22 +93,16 @@ def test_the_step_is_told(scales: Path) -> None:
     assert to_json(found(scales, *MEAN))["step"] is None
 
 
-def test_the_most_accurate_plan_is_not_called_the_cheapest_for_a_mean(scales: Path) -> None:
-    text = " ".join(text_of(found(scales, *EXCLUSIVE, "objective=mean_accuracy", "slo.accuracy={mean: 82}")).split())
-    assert "cheapest for a mean" not in text
-    assert "the plan of `jellybean plan`: the most accurate" in text
-
-
 @pytest.mark.slow
 def test_no_point_is_chosen_where_plan_finds_none(scales: Path) -> None:
     unmet = ("slo.accuracy={mean: 84}", "slo.latency_p99=90 ms")  # `five` alone takes 100 ms
     for objective in ("cost", "mean_accuracy"):
         curve = found(scales, *EXCLUSIVE, f"objective={objective}", *unmet, points=3)
-        assert curve.points, "the plan without `five` is in time"
+        assert curve.curve.points, "the plan without `five` is in time"
         assert curve.chosen is None
         assert not any(corner["chosen"] for corner in to_json(curve)["corners"])
-        assert all(curve.ended)
-        assert curve.ended
+        assert all(curve.curve.ended)
+        assert curve.curve.ended
 
 
 @pytest.mark.slow
@@ -120,13 +113,13 @@ def test_the_point_of_a_soft_target_and_of_an_objective_is_the_plan_of_plan(scal
         planned = plan_project(load_project(scales, curve_options(curve)), compare=False).plan
         assert curve.chosen is not None
         assert planned is not None
-        assert planned.accuracy == pytest.approx(curve.chosen.accuracy, abs=1e-3) == pytest.approx(86.0, abs=1e-3)
+        assert planned.accuracy == pytest.approx(curve.chosen.x, abs=1e-3) == pytest.approx(86.0, abs=1e-3)
         assert "the plan of `jellybean plan`" in text_of(curve)
-    assert best.points[-1].breaches, "dearer than the budget"
+    assert best.curve.points[-1].breaches, "dearer than the budget"
 
 
 def curve_options(curve: Frontier) -> tuple[str, ...]:
-    if curve.problem.slo.penalty_usd_per_h is not None:
+    if curve.moved.problem.slo.penalty_usd_per_h is not None:
         return (*EXCLUSIVE, "slo.accuracy={mean: 90, penalty: 0.02 USD/h}")
     return (*EXCLUSIVE, "objective=mean_accuracy", "slo.budget=0.45 USD/h")
 
@@ -134,15 +127,15 @@ def curve_options(curve: Frontier) -> tuple[str, ...]:
 @pytest.mark.slow
 def test_with_a_p99_target_each_plan_meets_it_in_simulation(scales: Path) -> None:
     curve = found(scales, *MEAN, "slo.latency_p99=300 ms", "sources.x.arrivals=poisson", points=3)
-    assert len(curve.points) >= 2
-    for point in curve.points:
+    assert len(curve.curve.points) >= 2
+    for point in curve.curve.points:
         assert point.breaches == ()
+        assert point.plan is not None
         assert max(one.p99_s for one in predicted_p99(point.plan).values()) <= 0.3
         assert point.bound_usd_per_h <= point.cost_usd_per_h
     without = found(scales, *MEAN)
-    assert without.mixed is not None
-    for point in curve.points:
-        free = without.mixed.at_least(point.accuracy - 1e-3)
+    for point in curve.curve.points:
+        free = without.curve.at_least(point.x - 1e-3)
         assert free is not None
         assert point.cost_usd_per_h >= free.bound_usd_per_h - 1e-6
 
@@ -151,14 +144,15 @@ def test_with_a_p99_target_each_plan_meets_it_in_simulation(scales: Path) -> Non
 def test_losses_are_borne_at_each_point_of_either_curve(scales: Path) -> None:
     spare = ("workers.server.count=2", "workers.box.count=8", "slo.survive=1 worker")
     single = found(scales, *EXCLUSIVE, *spare, scales=(1.0,))
-    assert [(corner.accuracy, round(corner.cost_usd_per_h, 2)) for corner in single.points] == [(80, 0.6), (95, 0.8)]
+    assert [(corner.x, round(corner.cost_usd_per_h, 2)) for corner in single.curve.points] == [(80, 0.6), (95, 0.8)]
     assert single.rates is not None
-    assert single.rates.highest_scale is not None
+    assert single.rates.highest is not None
     mixed = found(scales, *MEAN, *spare)
     assert mixed.chosen is not None
     planned = plan_project(load_project(scales, (*MEAN, *spare)), compare=False).plan
     assert planned is not None
     assert mixed.chosen.cost_usd_per_h == pytest.approx(planned.cost.total_usd_per_h, rel=1e-4)
+    assert mixed.chosen.plan is not None
     assert mixed.chosen.plan.slo.survives
 
 
@@ -166,8 +160,8 @@ def test_losses_are_borne_at_each_point_of_either_curve(scales: Path) -> None:
 def test_a_loss_that_makes_answers_late_is_marked(scales: Path) -> None:
     options = ("workers.server.count=2", "workers.box.count=4", "slo.survive=1 worker", "sources.x.arrivals=poisson")
     curve = found(scales, *EXCLUSIVE, *options, "slo.latency_p99=260 ms")
-    late = [corner for corner in curve.points if any("without" in breach for breach in corner.breaches)]
-    assert [corner.accuracy for corner in late] == [95.0]
+    late = [corner for corner in curve.curve.points if any("without" in breach for breach in corner.breaches)]
+    assert [corner.x for corner in late] == [95.0]
     assert "p99 latency would be" in late[0].breaches[0]
 
 
@@ -185,14 +179,14 @@ def test_the_current_plan_lies_on_the_curve(scales: Path, capsys: pytest.Capture
 def test_plans_and_pictures_are_written(scales: Path, tmp_path: Path) -> None:
     curve = found(scales, *MEAN, scales=(1.0,))
     paths = save_plans(curve, tmp_path / "plans")
-    assert len(paths) == len(set(paths)) > len(curve.points)
+    assert len(paths) == len(set(paths)) > len(curve.curve.points)
     plan: Plan = from_document(json.loads((tmp_path / "plans/accuracy-86.json").read_text(encoding="utf-8")))
     assert plan.slo.mean_accuracy == pytest.approx(86.0)
     assert sorted(part.share for part in selection_shares(plan)) == pytest.approx([0.4, 0.6])
     save_plot(curve, tmp_path / "curve.svg")
-    save_plot(curve, tmp_path / "narrow.png", NARROW)
+    save_plot(curve, tmp_path / "narrow.png", narrow=True)
     text = (tmp_path / "curve.svg").read_text(encoding="utf-8")
-    for words in ("minimum cost by mean accuracy", "one selection for all requests", "60 % two; 40 % five", "SLO 86"):
+    for words in ("lowest cost by mean accuracy", "one selection for all requests", "60 % two + 40 % five", "SLO 86"):
         assert words in text
 
 
@@ -201,9 +195,8 @@ def test_time_is_kept(scales: Path) -> None:
     project = load_project(scales, (*MEAN, "slo.latency_p99=300 ms", "sources.x.arrivals=poisson"))
     with limited_work(3.0, time.monotonic):
         curve = find_frontier(project, points=20)
-    assert curve.mixed is not None
-    assert not curve.mixed.finished
-    assert any("--time-limit allows more" in sentence for sentence in curve.ended)
+    assert not curve.curve.finished
+    assert any("--time-limit allows more" in sentence for sentence in curve.curve.ended)
 
 
 def test_what_no_plan_serves_is_no_curve(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,20 +206,20 @@ def test_what_no_plan_serves_is_no_curve(scales: Path, capsys: pytest.CaptureFix
     assert "no plan was found" in told.out
 
 
-def pairs(folder: Path, x: Figure, y: Figure, *options: str, points: int = 3) -> PairCurve:
+def pairs(folder: Path, x: Figure, y: Figure, *options: str, points: int = 3) -> Frontier:
     return pair_curve(load_project(folder, options), x, y, points=points, limit_s=30.0)
 
 
-def figures(curve: PairCurve, figure: Figure) -> list[float]:
-    return [value for point in curve.points if (value := point.figures.get(figure)) is not None]
+def figures(curve: Frontier, figure: Figure) -> list[float]:
+    return [point.figures[figure] for point in curve.curve.points if point.plan is not None]
 
 
 @pytest.mark.slow
 def test_a_pair_with_the_accuracy_is_of_the_mean(scales: Path) -> None:
     curve = pairs(scales, Figure.ACCURACY, Figure.COST, *EXCLUSIVE, "slo.accuracy={mean: 86, least: 80}")
-    assert [point.fixed for point in curve.points] == pytest.approx([80.0, 87.5, 95.0])
+    assert [point.x for point in curve.curve.points] == pytest.approx([80.0, 87.5, 95.0])
     assert figures(curve, Figure.COST) == pytest.approx([0.3, 0.5, 0.5], abs=0.01)
-    for point in curve.points:
+    for point in curve.curve.points:
         assert point.plan is not None
         again = plan_project(load_project(scales, point.options), compare=False).plan
         assert again is not None
@@ -245,26 +238,27 @@ def test_a_mixture_serves_more_the_less_accurate_it_is(scales: Path) -> None:
 @pytest.mark.slow
 def test_the_least_latency_of_a_mixture_is_found_and_its_plan_meets_it(scales: Path) -> None:
     curve = pairs(scales, Figure.LATENCY, Figure.COST, *MEAN, "sources.x.arrivals=poisson")
-    assert len(curve.points) == 3
+    assert len(curve.curve.points) == 3
     costs = figures(curve, Figure.COST)
     assert costs == sorted(costs, reverse=True)
-    for point in curve.points:
+    for point in curve.curve.points:
         assert point.plan is not None
         assert point.plan.accuracy == pytest.approx(86.0, abs=1e-3)
-        assert max(one.p99_s for one in predicted_p99(point.plan).values()) <= point.fixed * 1.001
+        assert max(one.p99_s for one in predicted_p99(point.plan).values()) <= point.x * 1.001
 
 
-def point(fixed: float, cost: float | None) -> PairPoint:
+def point(x: float, cost: float | None, bound: float = 0.0) -> CurvePoint:
     plan = None if cost is None else object()
-    return PairPoint(fixed, plan, (), {} if cost is None else {Figure.COST: cost})  # type: ignore[arg-type]
+    return CurvePoint(x, plan, bound, figures={} if cost is None else {Figure.COST: cost})  # type: ignore[arg-type]
 
 
-def test_a_point_takes_a_better_plan_of_a_harder_value() -> None:
-    searched = [point(80.0, 3.0), point(85.0, None), point(90.0, 2.0), point(95.0, 4.0), point(99.0, None)]
+def test_a_point_takes_a_better_plan_of_a_harder_value_and_keeps_its_own_bound() -> None:
+    searched = [point(80.0, 3.0, 1.0), point(85.0, None), point(90.0, 2.0, 1.5), point(95.0, 4.0), point(99.0, None)]
     best = with_better_plans(searched, Figure.ACCURACY, Figure.COST)
-    assert [(one.fixed, one.figures.get(Figure.COST)) for one in best] == [
+    assert [(one.x, one.figures.get(Figure.COST)) for one in best] == [
         (80.0, 2.0), (85.0, 2.0), (90.0, 2.0), (95.0, 4.0), (99.0, None),
     ]  # fmt: skip
+    assert [one.bound_usd_per_h for one in best] == [1.0, 0.0, 1.5, 0.0, 0.0]
     by_latency = with_better_plans(searched, Figure.LATENCY, Figure.COST)
     assert [one.figures.get(Figure.COST) for one in by_latency] == [3.0, 3.0, 2.0, 2.0, 2.0]
     assert with_better_plans(searched, Figure.RATE, Figure.COST) == searched
@@ -274,10 +268,10 @@ def test_a_point_takes_a_better_plan_of_a_harder_value() -> None:
 def test_a_latency_curve_of_plans_that_bear_losses_starts_below_what_they_reach(scales: Path) -> None:
     spare = ("workers.server.count=2", "slo.survive=1 worker", "slo.accuracy=90", "sources.x.arrivals=poisson")
     curve = pairs(scales, Figure.LATENCY, Figure.COST, *EXCLUSIVE, *spare)
-    assert len(curve.points) == 3
-    assert curve.points[-1].plan is not None
-    assert curve.points[-1].plan.slo.survives
-    assert curve.points[0].fixed == pytest.approx(curve.points[-1].fixed / 4)
+    assert len(curve.curve.points) == 3
+    assert curve.curve.points[-1].plan is not None
+    assert curve.curve.points[-1].plan.slo.survives
+    assert curve.curve.points[0].x == pytest.approx(curve.curve.points[-1].x / 4)
     costs = figures(curve, Figure.COST)
     assert costs == sorted(costs, reverse=True)
 
@@ -308,8 +302,8 @@ def test_the_most_accurate_plan_in_time_leaves_a_slow_variant_out(scales: Path) 
     assert max(one.p99_s for one in predicted_p99(planned).values()) <= 0.09
     curve = found(scales, *FIVE_IS_LATE, "slo.latency_p99=90 ms", points=3)
     assert curve.chosen is not None
-    assert curve.chosen.accuracy == 80.0
-    assert "80 is the highest mean accuracy found; no plan exceeds 86" in curve.ended[0]
+    assert curve.chosen.x == 80.0
+    assert "80 is the highest mean accuracy found; no plan exceeds 86" in curve.curve.ended[0]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import Project, build_problem, load_project
-from jellybean.frontier.find import find_frontier
+from jellybean.frontier import find_frontier
 from jellybean.planning import (
     Planned,
     current_plan,
@@ -210,15 +210,15 @@ def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> No
 def test_the_points_of_a_frontier_are_what_plan_chooses(folder: Path) -> None:
     """At each accuracy the plan of least cost and penalty, which the curve counts together."""
     found = find_frontier(soft(folder, "1 USD/h per s", "slo.accuracy=80"), rates=lambda problem: (0.5, 1.0))
-    assert [point.accuracy for point in found.points] == [80.0, 95.0]
-    for point in found.points:
-        asked = soft(folder, "1 USD/h per s", f"slo.accuracy={point.accuracy:g}")
+    assert [point.x for point in found.curve.points] == [80.0, 95.0]
+    for point in found.curve.points:
+        asked = soft(folder, "1 USD/h per s", f"slo.accuracy={point.x:g}")
         planned = plan_project(asked)
         assert planned.plan is not None and planned.plan.late_usd_per_h > 0.0
         assert point.cost_usd_per_h == pytest.approx(value(planned, asked), rel=TOLERANCE)
         assert point.bound_usd_per_h <= point.cost_usd_per_h
     assert found.rates is not None and found.rates.points[1].cost_usd_per_h == pytest.approx(
-        found.points[0].cost_usd_per_h, rel=TOLERANCE
+        found.curve.points[0].cost_usd_per_h, rel=TOLERANCE
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from jellybean.cli import run
 from jellybean.cli.init import Example, copy_example
 from jellybean.documents import build_problem, load_project
-from jellybean.frontier import find, find_frontier
+from jellybean.frontier import find_frontier, timed_solver
 from jellybean.planning import plan_project, predict, project_plan, searched_objectives, simulation
 from jellybean.planning.deadline import predicted_latency
 from jellybean.planning.deadline.predicted_latency import judged_latency, predicted_p99, quick_judgement
@@ -239,11 +239,11 @@ def test_a_search_of_the_highest_rates_tries_no_plan_after_its_time(
 def test_a_curve_at_the_limit_keeps_its_points(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = load_project(pages, ("slo.latency_p99=null", "sources.camera.rate=200/s"))
     whole = find_frontier(project)
-    with limited_work(50.0, Alarm(monkeypatch, find, "solve_with")):
+    with limited_work(50.0, Alarm(monkeypatch, timed_solver, "solve_with")):
         part = find_frontier(project)
-    assert whole.accuracy.finished
-    assert not part.accuracy.finished
-    assert len(part.points) == 1 < len(whole.points)
+    assert whole.curve.finished
+    assert not part.curve.finished
+    assert len(part.curve.points) == 1 < len(whole.curve.points)
 
 
 def test_a_calendar_at_the_limit_has_the_plan_for_the_highest_rates(

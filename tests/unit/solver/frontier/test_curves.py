@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ def _one(
 def test_published_corners() -> None:
     curve = cost_accuracy(vqa_problem(40.0, 57.0))
 
-    found = [(corner.accuracy, round(corner.cost_usd_per_h, 2)) for corner in curve.corners]
+    found = [(corner.x, round(corner.cost_usd_per_h, 2)) for corner in curve.points]
     assert (56.59, 7.01) in found
     assert found[0] == (54.02, 4.68)
     assert found[-1] == (58.33, 15.41)
@@ -35,18 +36,18 @@ def test_what_is_dominated_or_ties_at_a_lower_accuracy_is_no_corner() -> None:
     loads = {"bad": 0.2, "low": 0.1, "same": 0.1, "high": 0.3}
     curve = cost_accuracy(_one({"bad": 10.0, "low": 50.0, "same": 60.0, "high": 90.0}, loads))
 
-    assert [(corner.accuracy, corner.cost_usd_per_h) for corner in curve.corners] == [(60.0, 1.0), (90.0, 3.0)]
-    assert [corner.gap for corner in curve.corners] == [0, 0]
-    assert curve.at_least(55.0) == curve.corners[0]
-    assert curve.at_least(60.0) == curve.corners[0]
-    assert curve.at_least(60.1) == curve.corners[1]
+    assert [(corner.x, corner.cost_usd_per_h) for corner in curve.points] == [(60.0, 1.0), (90.0, 3.0)]
+    assert [corner.gap for corner in curve.points] == [0, 0]
+    assert curve.at_least(55.0) == curve.points[0]
+    assert curve.at_least(60.0) == curve.points[0]
+    assert curve.at_least(60.1) == curve.points[1]
     assert curve.at_least(90.1) is None
 
 
 def test_the_curve_ends_where_the_fleet_is_too_small_with_the_figures() -> None:
     curve = cost_accuracy(_one({"low": 50.0, "high": 90.0}, {"low": 0.1, "high": 0.4}, count=2))
 
-    assert [corner.accuracy for corner in curve.corners] == [50.0]
+    assert [corner.x for corner in curve.points] == [50.0]
     assert curve.exact
     assert "no plan is more accurate than 50" in curve.ended[0]
     assert any("at most 0.5 of the rates fits" in sentence for sentence in curve.ended)
@@ -55,20 +56,20 @@ def test_the_curve_ends_where_the_fleet_is_too_small_with_the_figures() -> None:
 def test_without_a_plan_there_is_no_corner_but_a_reason() -> None:
     curve = cost_accuracy(_one({"low": 50.0}, {"low": 1.0}, count=2))
 
-    assert curve.corners == ()
+    assert curve.points == ()
     assert any("capacity" in sentence for sentence in curve.ended)
 
 
 def test_selections_of_unknown_accuracy_are_not_on_the_curve() -> None:
     known = cost_accuracy(_one({"known": 70.0}, {"unknown": 0.1, "known": 0.2}))
-    assert [(corner.accuracy, corner.cost_usd_per_h) for corner in known.corners] == [(70.0, 2.0)]
+    assert [(corner.x, corner.cost_usd_per_h) for corner in known.points] == [(70.0, 2.0)]
 
     too_large = cost_accuracy(_one({"known": 70.0}, {"unknown": 0.1, "known": 9.0}))
-    assert too_large.corners == ()
+    assert too_large.points == ()
     assert "whose accuracy the profile knows" in too_large.ended[0]
 
     nothing = cost_accuracy(_one({}, {"unknown": 0.1}))
-    assert nothing.corners == ()
+    assert nothing.points == ()
     assert "the accuracy of no selection" in nothing.ended[0]
 
 
@@ -83,10 +84,10 @@ def test_a_corner_over_budget_or_over_a_checked_limit_is_marked() -> None:
 
     curve = cost_accuracy(case, check=check)
 
-    assert curve.corners[0].breaches == ("too slow",)
-    assert "budget: 3.00 USD/h is 1.00 USD/h more" in curve.corners[1].breaches[0]
+    assert curve.points[0].breaches == ("too slow",)
+    assert "budget: 3.00 USD/h is 1.00 USD/h more" in curve.points[1].breaches[0]
     assert seen == [replace(slo, accuracy=50.0), replace(slo, accuracy=90.0)]
-    assert [corner.plan.slo for corner in curve.corners] == seen
+    assert [corner.plan.slo for corner in curve.points if corner.plan is not None] == seen
 
 
 def test_a_plan_over_memory_is_never_shown_as_fine() -> None:
@@ -97,7 +98,7 @@ def test_a_plan_over_memory_is_never_shown_as_fine() -> None:
     curve = cost_accuracy(case)
     rates = cost_rate(case, [1.0])
 
-    assert curve.corners == () or curve.corners[0].breaches
+    assert curve.points == () or curve.points[0].breaches
     assert rates.points[0].plan is None or rates.points[0].breaches
 
 
@@ -123,7 +124,7 @@ def test_gaps_are_kept_and_the_curve_is_then_not_exact() -> None:
         case, solve=_limited(lambda s: _unproven(s, 1.0) if s.plan is not None and s.plan.accuracy == 90.0 else s)
     )
 
-    assert [corner.gap for corner in curve.corners] == [0.0, 0.75]
+    assert [corner.gap for corner in curve.points] == [0.0, 0.75]
     assert curve.finished
     assert not curve.exact
 
@@ -142,7 +143,7 @@ def test_a_dominated_unproven_plan_leaves_its_bound_to_its_successor() -> None:
 
     curve = cost_accuracy(case, solve=answer)
 
-    assert [(corner.accuracy, corner.bound_usd_per_h, corner.gap) for corner in curve.corners] == [(90.0, 0.5, 0.75)]
+    assert [(corner.x, corner.bound_usd_per_h, corner.gap) for corner in curve.points] == [(90.0, 0.5, 0.75)]
     assert not curve.exact
 
 
@@ -152,7 +153,7 @@ def test_time_that_ends_leaves_a_curve_that_says_so() -> None:
 
     curve = cost_accuracy(case, solve=slow)
 
-    assert [corner.accuracy for corner in curve.corners] == [50.0]
+    assert [corner.x for corner in curve.points] == [50.0]
     assert not curve.finished
     assert not curve.exact
     assert curve.ended == ("nothing is known above 50: no plan was found in the time allowed",)
@@ -161,7 +162,7 @@ def test_time_that_ends_leaves_a_curve_that_says_so() -> None:
     rates = cost_rate(case, [1.0], solve=_limited(lambda s: None))
     assert rates.points[0].reasons == ("no plan was found in the time allowed",)
     assert not rates.points[0].finished
-    assert rates.highest_scale is None
+    assert rates.highest is None
     assert not rates.exact
 
 
@@ -178,8 +179,8 @@ def test_a_step_beyond_the_last_finds_it_without_a_hint() -> None:
     case = _one(LADDER, {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 9.0})
     curve = cost_accuracy(case, step=5.0, solve=_limited(_without_hints))
 
-    assert [(corner.accuracy, corner.cost_usd_per_h) for corner in curve.corners] == [(50.0, 1.0), (50.8, 4.0)]
-    assert curve.corners == cost_accuracy(case, step=5.0).corners
+    assert [(corner.x, corner.cost_usd_per_h) for corner in curve.points] == [(50.0, 1.0), (50.8, 4.0)]
+    assert curve.points == cost_accuracy(case, step=5.0).points
     assert curve.proven
     assert not curve.exact
 
@@ -194,7 +195,7 @@ def test_time_that_ends_within_the_last_step_proves_no_end() -> None:
 
     curve = cost_accuracy(case, step=5.0, solve=answer)
 
-    assert [corner.accuracy for corner in curve.corners] == [50.0]
+    assert [corner.x for corner in curve.points] == [50.0]
     assert not curve.finished
     assert not curve.proven
 
@@ -214,7 +215,7 @@ def test_a_gap_that_hides_a_cheaper_plan_leaves_no_dominated_corner() -> None:
 
     curve = cost_accuracy(case, solve=answer)
 
-    assert [(corner.accuracy, corner.cost_usd_per_h, corner.gap) for corner in curve.corners] == [(70.0, 2.0, 0.25)]
+    assert [(corner.x, corner.cost_usd_per_h, corner.gap) for corner in curve.points] == [(70.0, 2.0, 0.25)]
     assert curve.finished
     assert not curve.exact
 
@@ -223,7 +224,7 @@ def test_progress_rises_to_its_total_in_the_search_and_in_the_checks() -> None:
     told: list[tuple[float, float]] = []
     found = cost_accuracy(vqa_problem(), progress=lambda done, total, label: told.append((done, total)))
 
-    corners = len(found.corners)
+    corners = len(found.points)
     search = [done for done, total in told if total == 100.0]
     assert search == sorted(search)
     assert told[len(search) :] == [(float(done), float(corners)) for done in range(corners + 1)]
@@ -233,9 +234,9 @@ def test_rates_up_to_the_highest() -> None:
     """Ten boxes carry 10 / 0.1 = 100/s at most; at 10/s one is enough."""
     curve = cost_rate(_one({"v": 50.0}, {"v": 0.1}), [2.0, 1.0, 20.0, 1.0, 30.0])
 
-    assert curve.highest_scale == pytest.approx(10.0, rel=1e-5)
-    found = [(point.scale, point.cost_usd_per_h) for point in curve.points]
-    assert found == [(1.0, 1.0), (2.0, 2.0), (curve.highest_scale, 10.0), (20.0, None), (30.0, None)]
+    assert curve.highest == pytest.approx(10.0, rel=1e-5)
+    found = [(point.x, point.cost_usd_per_h) for point in curve.points]
+    assert found == [(1.0, 1.0), (2.0, 2.0), (curve.highest, 10.0), (20.0, math.inf), (30.0, math.inf)]
     assert "capacity" in curve.points[3].reasons[0]
     assert curve.points[4].reasons == ("20 x is too much already",)
     assert curve.exact
@@ -244,15 +245,15 @@ def test_rates_up_to_the_highest() -> None:
 def test_the_highest_rate_is_found_beyond_the_rates_asked_for() -> None:
     curve = cost_rate(_one({"v": 50.0}, {"v": 0.1}), [1.0])
 
-    assert [point.scale for point in curve.points] == [1.0, curve.highest_scale]
-    assert curve.highest_scale == pytest.approx(10.0, rel=1e-5)
+    assert [point.x for point in curve.points] == [1.0, curve.highest]
+    assert curve.highest == pytest.approx(10.0, rel=1e-5)
 
 
 def test_a_rate_without_an_end_is_told() -> None:
     free = problem(operator("o", ["camera"], variant("v", {"box": 0.0})), pools=[box(), gpu()])
     curve = cost_rate(free, [1.0])
 
-    assert curve.highest_scale is None
+    assert curve.highest is None
     assert "is feasible" in curve.ended[0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from jellybean_solver import (
     EndToEnd,
     LossKind,
-    MixedCurve,
+    Curve,
     Objective,
     Plan,
     Problem,
@@ -49,11 +49,11 @@ def least_boxes(mean: float) -> int:
 def test_level_stretches_are_known_to_both_ends() -> None:
     curve = cost_mean_accuracy(case())
 
-    found = [(point.accuracy, point.cost_usd_per_h) for point in curve.points]
+    found = [(point.x, point.cost_usd_per_h) for point in curve.points]
     assert [cost for _, cost in found] == pytest.approx([1.0, 2.0])
     assert [accuracy for accuracy, _ in found] == pytest.approx([80.0, 95.0])
-    assert curve.points[1].target == pytest.approx(80.0, abs=0.2), "all above 80 costs a second box"
-    assert curve.highest_bound == pytest.approx(95.0, abs=0.02)
+    assert curve.points[1].start == pytest.approx(80.0, abs=0.2), "all above 80 costs a second box"
+    assert curve.highest == pytest.approx(95.0, abs=0.02)
     assert curve.finished
     assert "95 is the highest mean accuracy found" in curve.ended[0]
 
@@ -62,14 +62,15 @@ def test_points_lie_where_they_do_by_hand_and_their_plans_have_their_means() -> 
     curve = cost_mean_accuracy(replace(case(), utilisation=0.35), points=20)  # 3.5/s of high on a box
 
     for point in curve.points:
-        share = (point.accuracy - LOW[0]) / (HIGH[0] - LOW[0])
+        share = (point.x - LOW[0]) / (HIGH[0] - LOW[0])
         high = math.ceil(share * RATE_PER_S / 3.5 - 1e-6)
         assert point.cost_usd_per_h == pytest.approx(high + (share < 1.0))
         assert point.bound_usd_per_h <= point.cost_usd_per_h
-        assert point.plan.slo.mean_accuracy == point.plan.accuracy == point.accuracy
+        assert point.plan is not None
+        assert point.plan.slo.mean_accuracy == point.plan.accuracy == point.x
     costs = [point.cost_usd_per_h for point in curve.points]
     assert costs == sorted(set(costs)) == pytest.approx([1.0, 2.0, 3.0])
-    assert all(one.accuracy < two.target for one, two in pairwise(curve.points))
+    assert all(one.x < two.start for one, two in pairwise(curve.points))
 
 
 def test_an_accuracy_that_is_asked_for_gets_a_point() -> None:
@@ -77,14 +78,14 @@ def test_an_accuracy_that_is_asked_for_gets_a_point() -> None:
 
     point = priced.at_least(85.0)
     assert point is not None
-    assert point.target <= 85.0 <= point.accuracy
+    assert point.start <= 85.0 <= point.x
     assert point.cost_usd_per_h == pytest.approx(least_boxes(85.0))
     assert priced.at_least(95.1) is None
 
 
 def test_what_no_plan_reaches_and_what_is_not_known_ends_the_curve() -> None:
     small = cost_mean_accuracy(case(count=1))
-    assert [(point.accuracy, point.cost_usd_per_h) for point in small.points] == [(80.0, 1.0)]
+    assert [(point.x, point.cost_usd_per_h) for point in small.points] == [(80.0, 1.0)]
 
     none = cost_mean_accuracy(replace(case(), accuracy=EndToEnd(("o",), {})))
     assert none.points == ()
@@ -107,8 +108,8 @@ def checked_at(accuracy: float):  # type: ignore[no-untyped-def]
 
 @pytest.mark.slow
 def test_a_soft_target_and_the_objective_give_the_same_curve() -> None:
-    def figures(curve: MixedCurve) -> list[float]:
-        return [figure for point in curve.points for figure in (point.accuracy, point.cost_usd_per_h)]
+    def figures(curve: Curve) -> list[float]:
+        return [figure for point in curve.points for figure in (point.x, point.cost_usd_per_h)]
 
     hard = figures(cost_mean_accuracy(case()))
     soft = case(slo=Slo(mean_accuracy=85.0, penalty_usd_per_h=0.1))
@@ -119,14 +120,14 @@ def test_a_soft_target_and_the_objective_give_the_same_curve() -> None:
 
 def test_the_least_accuracy_of_any_request_holds_on_the_whole_curve() -> None:
     curve = cost_mean_accuracy(case(slo=Slo(accuracy=90.0, mean_accuracy=92.0)))
-    assert [point.accuracy for point in curve.points] == [95.0]
+    assert [point.x for point in curve.points] == [95.0]
 
 
 def test_losses_hold_at_every_point() -> None:
     curve = cost_mean_accuracy(case(slo=Slo(mean_accuracy=85.0, survives=(LossKind.WORKER,))))
 
     assert [round(point.cost_usd_per_h, 2) for point in curve.points] == [2.0, 3.0]
-    assert all(point.plan.slo.survives == (LossKind.WORKER,) for point in curve.points)
+    assert all(point.plan is not None and point.plan.slo.survives == (LossKind.WORKER,) for point in curve.points)
 
 
 def test_time_that_ends_leaves_what_was_found() -> None:
@@ -165,7 +166,7 @@ def test_a_curve_whose_highest_mean_is_not_found_is_not_finished() -> None:
         return replace(found, plan=None) if asked.objective is Objective.MEAN_ACCURACY else found
 
     curve = cost_mean_accuracy(case(), solve=blind)
-    assert [point.accuracy for point in curve.points] == [80.0]
+    assert [point.x for point in curve.points] == [80.0]
     assert not curve.finished
     assert curve.ended == ("nothing is known above 80: no plan of the highest mean accuracy was found",)
 
@@ -174,22 +175,22 @@ def test_corners_of_one_selection_hold_after_losses() -> None:
     asked = case(slo=Slo(survives=(LossKind.WORKER,)))
     curve = cost_accuracy(asked)
 
-    found = [(corner.accuracy, round(corner.cost_usd_per_h, 4)) for corner in curve.corners]
+    found = [(corner.x, round(corner.cost_usd_per_h, 4)) for corner in curve.points]
     assert found == [(80.0, 2.0), (95.0, 3.0)], "one box more than without losses"
-    assert [corner.accuracy for corner in cost_accuracy(asked, least=81.0).corners] == [95.0]
+    assert [corner.x for corner in cost_accuracy(asked, least=81.0).points] == [95.0]
 
 
 def test_the_highest_rate_is_found_by_bisection() -> None:
     mixed = cost_rate(case(), (1.0, 2.0))
     assert [point.cost_usd_per_h for point in mixed.points[:2]] == pytest.approx([2.0, 2.0])
     # A third of the requests gets high: 3 boxes of 8/s are enough for 72/s, and 2 of 40/s for the rest.
-    assert mixed.highest_scale is not None
-    assert 7.2 * (1 - 0.004) <= mixed.highest_scale <= 7.2 * (1 + 1e-6)
+    assert mixed.highest is not None
+    assert 7.2 * (1 - 0.004) <= mixed.highest <= 7.2 * (1 + 1e-6)
 
     lossy = cost_rate(case(slo=Slo(accuracy=90.0, survives=(LossKind.WORKER,))), (1.0,))
     assert lossy.points[0].cost_usd_per_h == pytest.approx(3.0)
-    assert lossy.highest_scale is not None
-    assert 3.2 * (1 - 0.004) <= lossy.highest_scale <= 3.2 * (1 + 1e-6), "4 of 5 boxes of 8/s are left"
+    assert lossy.highest is not None
+    assert 3.2 * (1 - 0.004) <= lossy.highest <= 3.2 * (1 + 1e-6), "4 of 5 boxes of 8/s are left"
 
 
 def test_a_soft_target_by_rate_has_bounds_of_the_cost() -> None:

@@ -176,8 +176,8 @@ def test_explanations_curve_and_baselines_are_those_of_each_choice() -> None:
     for subject, cost in forced.items():
         plan = solve(force_variant(whole, *subject.split("="))).plan
         assert plan is not None and cost == pytest.approx(plan.cost.total_usd_per_h)
-    for corner in cost_accuracy(whole).corners:
-        assert corner.cost_usd_per_h == pytest.approx(planned(corner.accuracy).cost.total_usd_per_h)
+    for corner in cost_accuracy(whole).points:
+        assert corner.cost_usd_per_h == pytest.approx(planned(corner.x).cost.total_usd_per_h)
     costs = {found.name: found for found in baselines(whole)}
     assert costs["most accurate variants"].selection == {
         "find": "large", "read": "good", "thumb": "t", "join": "j", "count": "c"

@@ -17,13 +17,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.frontier.curves import Check, Progress, Solve, bound_usd_per_h, breaches_of
+from jellybean_solver.frontier.curve import (
+    Check,
+    Curve,
+    CurvePoint,
+    Figure,
+    Progress,
+    Solve,
+    bound_usd_per_h,
+    checked,
+)
 from jellybean_solver.frontier.moved_targets import MovedTargets
 from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.targets import Slo
-from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
+from jellybean_solver.outcome import ACCURACY_TOLERANCE
 from jellybean_solver.planning.solve import solve
 
 POINTS = 15  # accuracies that are solved for: with more, the picture does not change to the eye
@@ -33,50 +42,6 @@ LEVEL = 0.005  # of the range in cost: a rise that the eye takes for level
 LEAST_GAIN = 0.02  # of the range in accuracy: the shortest level stretch whose end is sought
 HALVINGS = 6  # of the range in which the highest mean of several workflows is sought
 LOWEST_MEAN = 0.0  # percent: a mean accuracy that every plan of known accuracy reaches
-
-
-@dataclass(frozen=True, slots=True)
-class MixedPoint:
-    """The cheapest plan found for all mean accuracies from `target` up to its own.
-
-    `bound_usd_per_h`: lower bound on the cost of every plan whose mean accuracy is at least `target`. `breaches`: what
-    the plan breaks, as sentences. The plan's targets are those of the problem, with its own mean accuracy.
-    """
-
-    target: float
-    plan: Plan
-    bound_usd_per_h: float
-    accuracy: float  # mean of all requests, in percent
-    breaches: tuple[str, ...] = ()
-
-    @property
-    def cost_usd_per_h(self) -> float:
-        return self.plan.cost.total_usd_per_h
-
-    @property
-    def gap(self) -> float:
-        """Relative gap between cost and lower bound; 0 if the plan is proven optimal."""
-        return relative_gap(self.cost_usd_per_h, self.bound_usd_per_h, COST_TOLERANCE)
-
-
-@dataclass(frozen=True, slots=True)
-class MixedCurve:
-    """Points by rising mean accuracy and cost; between two of them the cost lies in the box of their bound and cost.
-
-    `highest_bound`: upper bound on the mean accuracy of every plan, in percent; None if it is unknown. `finished`:
-    False if time ended before all accuracies were solved for, or no plan of the highest mean was found. `ended`: why
-    the curve ends, or has no point, as sentences. `step`: narrower boxes were not divided, percent points.
-    """
-
-    points: tuple[MixedPoint, ...]
-    highest_bound: float | None
-    finished: bool
-    ended: tuple[str, ...]
-    step: float = 0.0
-
-    def at_least(self, accuracy: float) -> MixedPoint | None:
-        """The cheapest point that reaches a mean accuracy; None if none does."""
-        return next((point for point in self.points if point.accuracy >= accuracy - ACCURACY_TOLERANCE), None)
 
 
 def cost_mean_accuracy(
@@ -89,7 +54,7 @@ def cost_mean_accuracy(
     solve: Solve = solve,
     check: Check = lambda plan: None,
     progress: Progress = lambda done, total, label: None,
-) -> MixedCurve:
+) -> Curve:
     """The least cost over the mean accuracy at the problem's rates, from the cheapest plan to the highest mean.
 
     `accuracies`: means that get a point of their own if they can be reached. `points`: accuracies to solve for, with
@@ -101,7 +66,7 @@ def cost_mean_accuracy(
     progress(0, points, "the cheapest plan")
     why = sweep.start()
     if not sweep.points:
-        return MixedCurve((), None, True, why, step)
+        return Curve(Figure.ACCURACY, (), True, why, step)
     progress(1, points, "the highest mean accuracy")
     sweep.finish()
     sweep.find_stretch_end(sweep.points[0])
@@ -111,15 +76,10 @@ def cost_mean_accuracy(
     while sweep.solved < points and (middle := sweep.middle()) is not None:
         progress(sweep.solved, points, f"mean accuracy {middle:.4g}")
         sweep.divide(middle)
-    found = tuple(_checked(sweep.targets, point, check) for point in sweep.points)
+    found = tuple(checked(point, sweep.targets, problem, partial(_with_mean, point.x), check) for point in sweep.points)
     progress(points, points, "done")
     ended = (*sweep.highest_text(), *dict.fromkeys(sweep.late))
-    return MixedCurve(found, sweep.highest_bound, not sweep.late, ended, step)
-
-
-def _checked(targets: MovedTargets, point: MixedPoint, check: Check) -> MixedPoint:
-    plan = targets.stated(point.plan, partial(_with_mean, point.accuracy))
-    return replace(point, plan=plan, breaches=breaches_of(targets.problem, plan, check))
+    return Curve(Figure.ACCURACY, found, not sweep.late, ended, step, sweep.highest)
 
 
 def _with_mean(mean: float, slo: Slo) -> Slo:
@@ -135,8 +95,8 @@ class _Sweep:
     targets: MovedTargets
     solve: Solve
     step: float
-    points: list[MixedPoint] = field(default_factory=list)
-    highest_bound: float | None = None
+    points: list[CurvePoint] = field(default_factory=list)
+    highest: float | None = None
     solved: int = 0
     late: list[str] = field(default_factory=list)
     unknown: list[float] = field(default_factory=list)
@@ -163,10 +123,10 @@ class _Sweep:
         best = self._most_accurate(None)
         if best is None or best.accuracy is None:
             if late == len(self.late):
-                known = f"nothing is known above {self.points[-1].accuracy:.6g}"
+                known = f"nothing is known above {self.points[-1].x:.6g}"
                 self.late.append(f"{known}: no plan of the highest mean accuracy was found")
             return
-        self.highest_bound = best.certificate.bound
+        self.highest = best.certificate.bound
         found = self._cheapest(best.accuracy)
         if found is None:  # the plan is there: only its cost may not be the least
             found = self._point(best.accuracy, best, self.points[0].bound_usd_per_h)
@@ -174,42 +134,42 @@ class _Sweep:
 
     def _find_highest(self) -> None:
         """Find the highest mean accuracy that all moved workflows reach, by bisection."""
-        low, high = self.points[-1].accuracy, self.targets.top or 100.0
+        low, high = self.points[-1].x, self.targets.top or 100.0
         step, asked = (high - low) / 2.0**HALVINGS, high
         while high - low > step:
             late, point = len(self.late), self._cheapest(asked)
             if point is not None:
                 self._keep([point])
-                low = max(asked, point.accuracy)
+                low = max(asked, point.x)
             elif late < len(self.late):
                 return
             else:
                 high = asked
             asked = (low + high) / 2.0
         if deadline_s(self.problem) is None:  # a search in time proves nothing
-            self.highest_bound = max(high, low)
+            self.highest = max(high, low)
 
     def is_inside(self, accuracy: float) -> bool:
         """True if a mean accuracy is between those of the first and the last point."""
-        return self.points[0].accuracy < accuracy < self.points[-1].accuracy
+        return self.points[0].x < accuracy < self.points[-1].x
 
     def middle(self) -> float | None:
         """The accuracy in the middle of the largest box; None if all are small, or time ended in them."""
         height, width = self._range()
         best, at = LEAST_AREA * height * width, None
         for one, two in itertools.pairwise(self.points):
-            wide, high = two.target - one.accuracy, two.cost_usd_per_h - one.bound_usd_per_h
-            if wide <= max(self.step, ACCURACY_TOLERANCE) or any(one.accuracy < x < two.target for x in self.unknown):
+            wide, high = two.start - one.x, two.cost_usd_per_h - one.bound_usd_per_h
+            if wide <= max(self.step, ACCURACY_TOLERANCE) or any(one.x < x < two.start for x in self.unknown):
                 continue
             if wide * high > best:
-                best, at = wide * high, (one.accuracy + two.target) / 2.0
+                best, at = wide * high, (one.x + two.start) / 2.0
         return at
 
     def divide(self, accuracy: float) -> None:
         """Solve for a mean accuracy between two points, unless it is one that a point is proven for."""
         self.solved += 1
-        after = next(point for point in self.points if point.accuracy >= accuracy)
-        if after.target <= accuracy:
+        after = next(point for point in self.points if point.x >= accuracy)
+        if after.start <= accuracy:
             return
         late = len(self.late)
         found = self._cheapest(accuracy)
@@ -217,48 +177,48 @@ class _Sweep:
             self._keep([found])
             self.find_stretch_end(found)
         elif late == len(self.late):  # none was found where one exists: that of the next point does
-            before = max((p.bound_usd_per_h for p in self.points if p.target <= accuracy), default=0.0)
-            self._keep([replace(after, target=accuracy, bound_usd_per_h=before)])
+            before = max((p.bound_usd_per_h for p in self.points if p.start <= accuracy), default=0.0)
+            self._keep([replace(after, start=accuracy, bound_usd_per_h=before)])
         else:
             self.unknown.append(accuracy)
 
-    def find_stretch_end(self, point: MixedPoint) -> None:
+    def find_stretch_end(self, point: CurvePoint) -> None:
         """Find the end of the stretch that costs nearly the same as a point; with a p99 target that takes too long."""
         height, width = self._range()
         if deadline_s(self.problem) is not None or self.targets.workflows or height <= 0.0 or width <= 0.0:
             return
         best = self._most_accurate(point.cost_usd_per_h + LEVEL * height)
-        reached = point.accuracy if best is None or best.accuracy is None else best.accuracy
-        is_known = any(one.target <= reached <= one.accuracy for one in self.points)
-        if best is None or is_known or reached <= point.accuracy + LEAST_GAIN * width:
+        reached = point.x if best is None or best.accuracy is None else best.accuracy
+        is_known = any(one.start <= reached <= one.x for one in self.points)
+        if best is None or is_known or reached <= point.x + LEAST_GAIN * width:
             return
         self.solved += 1
         self._keep([self._cheapest(reached) or self._point(reached, best, point.bound_usd_per_h)])
 
     def highest_text(self) -> Iterable[str]:
         """What is known of the highest mean accuracy, as sentences."""
-        if self.highest_bound is not None:
-            last = self.points[-1].accuracy
-            proof = f"; no plan exceeds {self.highest_bound:.6g}" if self.highest_bound > last + 1e-3 else ""
+        if self.highest is not None:
+            last = self.points[-1].x
+            proof = f"; no plan exceeds {self.highest:.6g}" if self.highest > last + 1e-3 else ""
             yield f"{last:.6g} is the highest mean accuracy found{proof}"
 
-    def _keep(self, found: Sequence[MixedPoint]) -> None:
+    def _keep(self, found: Sequence[CurvePoint]) -> None:
         self.points = non_dominated([*self.points, *found])
 
     def _range(self) -> tuple[float, float]:
         """Ranges of the cost and of the accuracy."""
         first, last = self.points[0], self.points[-1]
-        return last.cost_usd_per_h - first.cost_usd_per_h, last.accuracy - first.accuracy
+        return last.cost_usd_per_h - first.cost_usd_per_h, last.x - first.x
 
-    def _cheapest(self, target: float) -> MixedPoint | None:
+    def _cheapest(self, target: float) -> CurvePoint | None:
         """The cheapest plan for a mean accuracy; None if none was found."""
         plan = self._plan(lambda: self._asked(target))
         return None if plan is None or self.targets.reached(plan) is None else self._point(target, plan)
 
-    def _point(self, target: float, plan: Plan, bound: float | None = None) -> MixedPoint:
+    def _point(self, target: float, plan: Plan, bound: float | None = None) -> CurvePoint:
         """The point of a cheapest plan for a mean accuracy, or of one with another bound."""
         least = min(bound_usd_per_h(plan), plan.cost.total_usd_per_h) if bound is None else bound
-        return MixedPoint(target, plan, least, self.targets.reached(plan) or 0.0)
+        return CurvePoint(self.targets.reached(plan) or 0.0, plan, least, target)
 
     def _most_accurate(self, budget: float | None) -> Plan | None:
         slo = replace(self._asked(LOWEST_MEAN).slo, mean_accuracy=None, budget_usd_per_h=budget)
@@ -276,14 +236,14 @@ class _Sweep:
             return None
 
 
-def non_dominated(points: Sequence[MixedPoint]) -> list[MixedPoint]:
+def non_dominated(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     """The points that no other one dominates, by rising accuracy; they take over the targets of those they dominate."""
-    kept: list[MixedPoint] = []
-    for point in sorted(points, key=lambda one: (one.accuracy, -one.cost_usd_per_h)):
+    kept: list[CurvePoint] = []
+    for point in sorted(points, key=lambda one: (one.x, -one.cost_usd_per_h)):
         taken = point
         while kept and taken.cost_usd_per_h <= kept[-1].cost_usd_per_h + EQUAL_COST * max(1.0, taken.cost_usd_per_h):
             gone = kept.pop()
             least = min(taken.bound_usd_per_h, gone.bound_usd_per_h)
-            taken = replace(taken, target=min(taken.target, gone.target), bound_usd_per_h=least)
+            taken = replace(taken, start=min(taken.start, gone.start), bound_usd_per_h=least)
         kept.append(taken)
     return kept
