@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from jellybean_solver import (
+    Curve,
     EndToEnd,
     LossKind,
-    Curve,
     Objective,
     Plan,
     Problem,
