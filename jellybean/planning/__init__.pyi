@@ -14,7 +14,6 @@ from .deadline.predicted_latency import quick_judgement as quick_judgement
 from .deadline.predicted_latency import simulated_figures as simulated_figures
 from .deadline.simulated_deadline import cost_of as cost_of
 from .deadline.simulated_deadline import in_time as in_time
-from .deadline.soft_search import SoftTarget as SoftTarget
 from .deadline.soft_targets import as_hard as as_hard
 from .deadline.soft_targets import latency_penalty as latency_penalty
 from .deadline.soft_targets import planned_late_p99_s as planned_late_p99_s
