@@ -26,7 +26,6 @@ from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.bin_packing import Load, seat_alone
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Indices, SolveLimits, run
-from jellybean_solver.outcome import relative_gap
 from jellybean_solver.small.assignment import SPARE, Group
 
 
@@ -39,15 +38,6 @@ class Answer:
 
     plan: LocalPlan | None
     bound: float
-
-    def gap_at(self, prices: Prices) -> float:
-        """The relative gap; 0 if there is no plan."""
-        return 0.0 if self.plan is None else relative_gap(self.plan.cost_at(prices), self.bound)
-
-    def closer(self, other: Answer, prices: Prices) -> Answer:
-        """The cheaper plan and the higher bound of two answers."""
-        cost, theirs = (math.inf if one.plan is None else one.plan.cost_at(prices) for one in (self, other))
-        return Answer(self.plan if cost <= theirs else other.plan, max(self.bound, other.bound))
 
 
 @dataclass(frozen=True)
@@ -77,12 +67,11 @@ class Offers:
 class LocalProgram(ExactMilp):
     """The program of part `number` of a split; `possible`: False if no selection is feasible."""
 
-    def __init__(self, split: Split, number: int, gap: float, variants: tuple[str, ...] | None = None) -> None:
-        """`gap`: relative, of each solve. `variants`: one per operator, if they are fixed."""
+    def __init__(self, split: Split, number: int, gap: float) -> None:
+        """`gap`: relative, of each solve."""
         self.split, self.number, self.part, self.gap = split, number, split.parts[number], gap
         network = Network(self.part)
-        fixed = {} if variants is None else dict(zip(network.names, variants, strict=True))
-        joint_lp = JointLp(network, self.part.accuracy_target, fixed, few_workers=0, common=split.common)
+        joint_lp = JointLp(network, self.part.accuracy_target, {}, few_workers=0, common=split.common)
         self.possible = joint_lp.possible
         if not self.possible:
             return
@@ -106,6 +95,7 @@ class LocalProgram(ExactMilp):
             cost, best = self._priced(prices)
             if self._model is None:
                 self._model = self.program.model(SolveLimits(self.gap, tiny=True))
+                self._model.setOptionValue("mip_allow_cut_separation_at_nodes", False)  # takes longer than the nodes
             self._model.changeColsCost(len(cost), self._every, cost)
             run(self._model)
             answer = self.program.answer(self._model)

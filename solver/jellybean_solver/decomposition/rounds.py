@@ -18,12 +18,13 @@ from jellybean_solver.decomposition.local_plan import LocalPlan, slope
 from jellybean_solver.decomposition.local_program import Answer, LocalProgram
 from jellybean_solver.decomposition.master import Master, MasterPoint
 from jellybean_solver.decomposition.prices import Prices
-from jellybean_solver.decomposition.pricing import Group, Pricing
 from jellybean_solver.decomposition.settings import DecompositionSettings
 from jellybean_solver.decomposition.split import Split
 from jellybean_solver.decomposition.work import Work
 from jellybean_solver.figures import usd_text
 from jellybean_solver.outcome import Clock, relative_gap
+
+AT_ONCE = 50  # workflows that are solved between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Effort:
 
 
 class Rounds:
-    """Rounds of prices for some of the workflows, each of which stands for `weight`.
+    """Rounds of prices for some of the workflows, each of which stands for `weight`. `programs`: those that are kept.
 
     `bound`: the best lower bound, reached at the prices `center`. `hoped`: at most what the bound would be at the last
     prices if every workflow's own were exact. `floor`: the relaxed master's last value. `likely`: numbers of common
@@ -60,11 +61,9 @@ class Rounds:
     ) -> None:
         self.effort, self.split = effort, effort.split
         self.numbers, self.weight = tuple(numbers), weight
-        settings, gap = effort.settings, effort.gap
         self.master = Master(effort.split, self.numbers, weight)
         self._cuts = CountCuts(effort.split)
-        alike_gap = gap * settings.alike_gap
-        self.pricing = Pricing(effort.split, self.numbers, pool, alike_gap, effort.local_gap, programs, effort.clock)
+        self._pool, self._programs = pool, programs
         self.bound, self.hoped, self.floor = -math.inf, -math.inf, math.inf
         self.impossible: list[int] = []
         self._planned = set[int]()  # workflows that were solved
@@ -88,7 +87,7 @@ class Rounds:
         idle = 0
         for _ in range(most):
             before = self.floor, self.bound
-            if not self._priced(prices, None):
+            if not self._priced(prices, self.numbers):
                 return
             point = self.master.relaxed(self._highest(self._dearest))
             self.floor = point.value
@@ -101,8 +100,8 @@ class Rounds:
                 return
             prices = self.next_prices
 
-    def improve(self, counts: Sequence[int] | None, groups: Sequence[Group] | None) -> None:
-        """Add the plans of these groups, or of all, near the prices of the relaxed master.
+    def improve(self, counts: Sequence[int] | None, numbers: Sequence[int]) -> None:
+        """Add the plans of these workflows near the prices of the relaxed master.
 
         `counts`: of common workers, if fixed. If they are those of the last time, prices are the master's: some plan
         is still cheaper there, or the bound at these numbers is reached.
@@ -112,7 +111,7 @@ class Rounds:
         center = self.center if counts is None else self._cuts.tightest(counts)
         again = counts is not None and counts == self._counts
         self._counts = counts
-        self._priced(center.between(point.prices, 0.0 if again else settings.smoothing), groups)
+        self._priced(center.between(point.prices, 0.0 if again else settings.smoothing), numbers)
 
     def _highest(self, factor: float) -> Prices:
         return Prices.highest(self.split, factor, max(self.bound, 0.0))
@@ -139,29 +138,30 @@ class Rounds:
         else:
             self._smoothing += settings.warier * (1.0 - self._smoothing)
 
-    def shares(self) -> list[list[Group]]:
-        """The groups by one or a few, each of enough workflows to make common workers whole."""
-        found: list[list[Group]] = [[]]
-        for group in self.pricing.groups:
-            if sum(len(own.numbers) for own in found[-1]) >= self.effort.settings.sample:
-                found.append([])
-            found[-1].append(group)
-        return found
+    def shares(self) -> list[tuple[int, ...]]:
+        """The workflows in shares, each of enough of them to make common workers whole."""
+        count = max(1, len(self.numbers) // self.effort.settings.share)
+        return [self.numbers[start::count] for start in range(count)]
 
-    def _priced(self, prices: Prices, groups: Sequence[Group] | None) -> bool:
-        """Add the plans of these groups, or of all; False if a workflow has none at all.
+    def _program(self, number: int) -> LocalProgram:
+        """A known one; the others are built for each solve, as thousands would not fit into memory."""
+        return self._programs.get(number) or LocalProgram(self.split, number, self.effort.local_gap)
 
-        If time ends, the groups that are left are not solved, and there is no new bound; but each is solved once, as
-        without a plan of every workflow there is none.
+    def _priced(self, prices: Prices, numbers: Sequence[int]) -> bool:
+        """Add the plans of these workflows; False if one has none at all.
+
+        If time ends, those that are left are not solved, and there is no new bound; but each is solved once, as without
+        a plan of every workflow there is none.
         """
-        chosen = self.pricing.groups if groups is None else groups
         answers: list[tuple[int, Answer]] = []
-        for group in chosen:
-            if self.effort.clock.left() == 0.0 and self._planned.issuperset(group.numbers):
+        for start in range(0, len(numbers), AT_ONCE):
+            group = numbers[start : start + AT_ONCE]
+            if self.effort.clock.left() == 0.0 and self._planned.issuperset(group):
                 continue
-            answers += self.pricing.solve(prices, group)
-            self._planned.update(group.numbers)
-            self.effort.work.add(len(group.numbers))
+            solved = self._pool.map(lambda number: self._program(number).solve(prices), group)
+            answers += zip(group, solved, strict=True)
+            self._planned.update(group)
+            self.effort.work.add(len(group))
         worths = self.split.worths
         must = np.isinf(worths)
         self.impossible = sorted(number for number, answer in answers if answer.plan is None and must[number])

@@ -20,7 +20,6 @@ import numpy as np
 from jellybean_solver.decomposition.assembly import assembled
 from jellybean_solver.decomposition.local_program import LocalProgram
 from jellybean_solver.decomposition.prices import Prices
-from jellybean_solver.decomposition.pricing import MOST_ALIKE
 from jellybean_solver.decomposition.rounds import Effort, Rounds
 from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings, is_small
 from jellybean_solver.decomposition.split import Split
@@ -83,7 +82,7 @@ def _expected(parts: int, settings: DecompositionSettings) -> int:
     """About how many times a workflow is solved: usual numbers of rounds."""
     if parts <= settings.few:
         return 4 * parts
-    return 4 * settings.sample + parts + 2 * min(parts, MOST_ALIKE)
+    return 4 * settings.sample + parts + 2 * settings.share
 
 
 def _sample(split: Split, size: int) -> list[int]:

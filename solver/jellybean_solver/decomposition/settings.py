@@ -15,6 +15,7 @@ class DecompositionSettings:
     threads: int = 2
     sample: int = 60  # workflows on which prices are found first
     sample_rounds: int = 12
+    share: int = 100  # workflows, about, that are solved again between two choices of whole workers
     sample_part: float = 0.5  # of the time left, for them: the rest is for a plan of every workflow
     rounds: int = 8  # most times that all workflows are solved
     smoothing: float = 0.5  # first share of the best bound's prices in the next ones
@@ -24,7 +25,6 @@ class DecompositionSettings:
     near: float = 0.25  # share of the gap: distance of the relaxed master to the bound at which rounds end
     progress: float = 0.1  # share of the gap: rounds that gain less end
     local_gap: float = 0.1  # share of the gap: of the solve of one workflow
-    alike_gap: float = 0.4  # share of the gap: of workflows of equal shape
     dearest: float = 2.0  # first limit on the price of a common worker, over what is paid for it
     dearest_whole: float = 10.0  # that limit where numbers of workers are fixed
     dearer: float = 1.5  # factor on that limit after each round in which the common capacity does not suffice

@@ -17,7 +17,6 @@ import numpy as np
 from jellybean_solver.decomposition.assembly import Packing
 from jellybean_solver.decomposition.local_plan import LocalPlan
 from jellybean_solver.decomposition.local_program import LocalProgram
-from jellybean_solver.decomposition.pricing import Group
 from jellybean_solver.decomposition.rounds import Effort, Rounds
 from jellybean_solver.decomposition.union import planned_together
 from jellybean_solver.figures import usd_text
@@ -45,7 +44,7 @@ class WholeWorkers:
         """Choose plans, and improve them, until the gap is closed, time is up or little is gained."""
         settings, rounds = self.effort.settings, self.rounds
         few = self._programs is not None
-        groups: itertools.cycle[Sequence[Group] | None] = itertools.cycle([None] if few else rounds.shares())
+        shares = itertools.cycle([rounds.numbers] if few else rounds.shares())
         for attempt in range(settings.few_packings if few else settings.packings):
             is_late = self.best is not None and self.effort.clock.left() == 0.0
             if self._programs is not None and not is_late and (attempt == 0 or self.best is None):
@@ -56,7 +55,7 @@ class WholeWorkers:
             if self._is_done(value):
                 break
             is_stuck = self._idle_costs > 0
-            rounds.improve(rounds.likely if attempt % 2 == 0 or is_stuck else self._used(), next(groups))
+            rounds.improve(rounds.likely if attempt % 2 == 0 or is_stuck else self._used(), next(shares))
 
     def _is_done(self, value: float) -> bool:
         settings, bound = self.effort.settings, self.rounds.bound

@@ -1,12 +1,10 @@
-"""Workflows planned one by one at prices, against enumeration, and alike ones against the exact program of each."""
+"""Workflows planned one by one at prices, against enumeration."""
 
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import event, given, settings
 
@@ -15,7 +13,6 @@ from benchmarks.unlike.workflows import many_workflows
 from jellybean_solver import (
     DEFAULT_GAP,
     Clock,
-    Problem,
     ReplanSettings,
     SearchSettings,
     Verdict,
@@ -24,12 +21,6 @@ from jellybean_solver import (
     has_many_workflows,
     replan,
 )
-from jellybean_solver.decomposition.alike_bounds import AlikeBounds
-from jellybean_solver.decomposition.alike_parts import alike_parts
-from jellybean_solver.decomposition.alike_program import AlikeProgram
-from jellybean_solver.decomposition.alike_search import AlikeSearch
-from jellybean_solver.decomposition.local_program import LocalProgram
-from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.search import decompose
 from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings
 from jellybean_solver.decomposition.split import split
@@ -77,65 +68,6 @@ def test_the_optimum_of_two_lies_between_bound_and_cost(pair: Pair) -> None:
 @given(pairs(limited=True))
 def test_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
     _is_between(pair, replace(DEFAULT_DECOMPOSITION, few=1, sample=2))
-
-
-def _prices(problem: Problem, rng: random.Random) -> Prices:
-    listed = Prices.listed(split(problem))
-    return Prices(*(own * rng.uniform(0.5, 2.0) + rng.choice((0.0, 0.01)) for own in listed.parts))
-
-
-@pytest.mark.parametrize("seed", range(examples(4, nightly=40)))
-def test_alike_workflows_are_bounded_and_planned_as_by_the_program_of_each(seed: int) -> None:
-    """At several prices in turn, as what is known from the last ones is used again."""
-    problem, rng = unlike_sites(seed, 5, operators=5, variants=3, cloud=3), random.Random(seed)
-    parts = split(problem)
-    (group,), alone = alike_parts(parts, range(5), 5)
-    assert alone == []
-    search = AlikeSearch(parts, group, 0.002, 1e-6)
-    for prices in [_prices(problem, rng) for _ in range(3)]:
-        for number, answer in zip(group.numbers, search.solve(prices), strict=True):
-            exact = LocalProgram(parts, number, 1e-6).solve(prices)
-            assert answer.plan is not None
-            assert exact.plan is not None
-            optimum = exact.plan.cost_at(prices)
-            assert answer.bound <= optimum * (1 + NEAR)
-            assert answer.plan.cost_at(prices) >= exact.bound * (1 - NEAR)
-            assert answer.plan.cost_at(prices) <= optimum * 1.05  # not to the end, but a good plan
-
-
-@pytest.mark.parametrize("seed", range(examples(4, nightly=40)))
-def test_the_program_of_chosen_variants_equals_that_of_the_fleet_search(seed: int) -> None:
-    problem, rng = unlike_sites(seed, 4, operators=5, variants=3, cloud=3), random.Random(seed)
-    parts, prices = split(problem), _prices(problem, rng)
-    (group,), _ = alike_parts(parts, range(4), 4)
-    program = AlikeProgram(parts, group, 1e-7)
-    for k, number in enumerate(group.numbers):
-        chosen = np.array([rng.randrange(3) for _ in range(5)])
-        mine = program.plan(k, chosen, prices)
-        own = split(
-            replace(problem, workflows=tuple(replace(w, slo=replace(w.slo, accuracy=None)) for w in problem.workflows))
-        )
-        theirs = LocalProgram(own, number, 1e-7, tuple(f"v{v}" for v in chosen.tolist())).solve(prices).plan
-        assert (mine is None) == (theirs is None)
-        if mine is not None and theirs is not None:
-            assert mine.cost_at(prices) == pytest.approx(theirs.cost_at(prices), rel=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(examples(3, nightly=20)))
-def test_bounds_of_boxes_never_exceed_a_plan_in_them(seed: int) -> None:
-    """Whatever the multipliers: they only price what couples operators."""
-    problem, rng = unlike_sites(seed, 3, operators=4, variants=3, cloud=2), random.Random(seed)
-    parts, prices = split(problem), _prices(problem, rng)
-    (group,), _ = alike_parts(parts, range(3), 3)
-    climbed = AlikeBounds(group, prices).climb(AlikeBounds(group, prices).whole(), 80)
-    for k, number in enumerate(group.numbers):
-        plan = LocalProgram(parts, number, 1e-6).solve(prices).plan
-        assert plan is not None
-        cost = plan.cost_at(prices) * (1 + NEAR)
-        assert climbed.bound[k] <= cost
-        for o, operator in enumerate(parts.parts[number].operators):
-            v = [variant.name for variant in operator.variants].index(plan.selection[operator.name])
-            assert climbed.forced[k, o, v] <= cost
 
 
 @pytest.mark.parametrize(("sites", "how"), [(6, DEFAULT_DECOMPOSITION), (12, SAMPLED)])
