@@ -11,7 +11,7 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +225,8 @@ def kept_plan(directory: Path, *, outdated: bool) -> str:
 
 def problem_key(problem: Problem) -> str:
     """Content hash of a problem, to detect plans that no longer match the documents."""
-    return plan_format.content_hash({"problem": json_values(problem)})
+    pools = tuple(replace(pool, max_starts=None) for pool in problem.pools)  # which limits changes alone
+    return plan_format.content_hash({"problem": json_values(replace(problem, pools=pools))})
 
 
 def _own_document(directory: Path) -> tuple[dict[str, Any], Plan]:

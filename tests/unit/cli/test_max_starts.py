@@ -11,8 +11,8 @@ import pytest
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
 from jellybean.errors import DocumentError
-from jellybean.planning.plan_file import read_document
-from jellybean_solver import startable
+from jellybean.planning.plan_file import current_plan, read_document
+from jellybean_solver import startable, to_document
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
 BUSY = ("--set", "sources.camera.rate=30/s")
@@ -105,6 +105,16 @@ def test_where_no_plan_can_be_started_the_calendar_keeps_the_workers(
     assert found["limited_by"] == ["box", "gpu"]
     assert {one["plan"] for one in found["periods"]} == {found["periods"][0]["plan"]}
     assert found["bound_usd"] <= found["unlimited_usd"] < found["total_usd"] == pytest.approx(found["peak_usd"])
+
+
+def test_a_limit_of_starts_leaves_the_plan_that_is_there(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shop / "infrastructure.yaml"
+    assert run(["plan", str(shop)]) == 0
+    before = read_document(shop / "plan.json")[0]["hash"]
+    text = path.read_text(encoding="utf-8").replace("price: 0.60 USD/h", "price: 0.60 USD/h, max_starts: 1")
+    path.write_text(text, encoding="utf-8")
+    plan, renewed = current_plan(load_any_project(shop))
+    assert (to_document(plan)["hash"], renewed) == (before, "")
 
 
 def test_reserved_workers_are_not_started(shop: Path) -> None:
