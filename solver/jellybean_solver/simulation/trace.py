@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.model.flows import flows
+from jellybean_solver.model.flows import Flow, flows
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.streams import RequestStream
 
@@ -133,7 +133,8 @@ def copies(plan: Plan) -> dict[str, int]:
 
 def stretch_loads(plan: Plan, streams: Sequence[RequestStream], trace: RateTrace) -> list[Mapping[str, float]]:
     """Mean utilisation of every worker and link in each stretch of the trace."""
-    at_one = {stream.sources[0].name: _loads_at_one(plan, stream) for stream in streams}
+    carried = flows(plan)
+    at_one = {stream.sources[0].name: _loads_at_one(plan, stream, carried) for stream in streams}
     found: list[Mapping[str, float]] = []
     for stretch in trace.stretches:
         loads: dict[str, float] = {}
@@ -144,8 +145,8 @@ def stretch_loads(plan: Plan, streams: Sequence[RequestStream], trace: RateTrace
     return found
 
 
-def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
-    """Utilisation of workers and links by one request per second of a stream."""
+def _loads_at_one(plan: Plan, stream: RequestStream, carried: Sequence[Flow]) -> Mapping[str, float]:
+    """Utilisation of workers and links by one request per second of a stream. `carried`: the plan's flows."""
     loads: dict[str, float] = {}
     alike = copies(plan)
     for worker in plan.workers:
@@ -156,7 +157,7 @@ def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
         ]
         loads[worker.name] = sum(rate * o.mean_request_s(worker.pool) for o, rate in own) / stream.rate_per_s
     bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
-    for flow in flows(plan):
+    for flow in carried:
         limit = bandwidth.get((flow.upstream_tier, flow.downstream_tier))
         if flow.crosses and flow.downstream in stream.operators and limit:
             place = f"{flow.upstream_tier}->{flow.downstream_tier}"
