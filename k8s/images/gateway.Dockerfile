@@ -13,7 +13,7 @@ COPY examples examples
 RUN python -m venv /opt/jellybean
 # --build-arg SETUPTOOLS_SCM_PRETEND_VERSION=X.Y.Z: the version, which the tag gives outside an image
 ARG SETUPTOOLS_SCM_PRETEND_VERSION
-RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint k8s/images/gateway.txt '.[agent,ledger-postgres,otel]' psutil highspy sqlalchemy
+RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint k8s/images/gateway.txt '.[agent,ledger-postgres,otel]' psutil pulp highspy sqlalchemy
 RUN /opt/jellybean/bin/pip uninstall --yes setuptools pip
 
 FROM ${PYTHON}

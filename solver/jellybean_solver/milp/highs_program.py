@@ -41,6 +41,12 @@ SPARED: dict[str, bool | float] = {
 }
 
 
+BAD_NUMBERS = (
+    "HiGHS does not take the numbers of this problem: a price, time, size or rate is so large or so small that it must "
+    "be a mistake; check its unit"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramSolution:
     """`values`: one per column, None if no point was found; `value`: their objective; `bound`: lower bound on it.
@@ -214,10 +220,7 @@ class Program:
         """The HiGHS model, ready to run."""
         model = self.empty_model(limits, relaxed=relaxed)
         if model.passModel(self.lp(relaxed=relaxed)) == highspy.HighsStatus.kError:
-            raise SolverError(
-                "HiGHS does not take the numbers of this problem: a price, time, size or rate is so large or so small "
-                "that it must be a mistake; check its unit"
-            )
+            raise SolverError(BAD_NUMBERS)
         return model
 
     def empty_model(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> highspy.Highs:

@@ -1,4 +1,4 @@
-"""Worker assignment: where a selection's operators run, as an exact mixed-integer program (HiGHS).
+"""Worker assignment: where a selection's operators run, as an exact mixed-integer program (PuLP over HiGHS).
 
 Variables, for one selection:
     f[b, a]     fraction of requests whose operators of bag b sit in tiers a        (b from the tree of bags)
@@ -33,6 +33,7 @@ from jellybean_solver.migration.migration_rows import WorkerGroups, add_least_lo
 from jellybean_solver.migration.running_plan import LoadCosts
 from jellybean_solver.migration.worker_matching import WorkerShare, assign_workers, loads_usd_per_h
 from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, ProgramSolution, SolveLimits
+from jellybean_solver.milp.pulp_problem import solve_with_pulp
 from jellybean_solver.milp.warm_lp import Linear, Optimum
 from jellybean_solver.model.problem import Pool, Sharing
 from jellybean_solver.outcome import Clock
@@ -197,7 +198,7 @@ class _Model(WorkerGroups):
         cutoff = limits.cutoff
         if math.isfinite(cutoff):
             cutoff += FEASIBILITY_TOLERANCE * max(1.0, abs(cutoff))
-        point = self.program.solve(replace(limits, cutoff=cutoff))
+        point = solve_with_pulp(self.program, replace(limits, cutoff=cutoff))
         if point.value <= cutoff:
             return point
         return ProgramSolution(None, math.inf, math.inf if point.bound > cutoff else point.bound)
