@@ -30,8 +30,6 @@ from .explanation.forced_choices import Question as Question
 from .explanation.forced_choices import WhyNot as WhyNot
 from .explanation.parts import Part as Part
 from .explanation.plan_differences import plan_differences as plan_differences
-from .explanation.relaxations import Requirement as Requirement
-from .explanation.relaxations import RequirementKind as RequirementKind
 from .explanation.resolver import DeadlineResult as DeadlineResult
 from .explanation.resolver import ResolveSettings as ResolveSettings
 from .figures import distinct_durations as distinct_durations
@@ -189,6 +187,8 @@ from .planning.addition import add_workflows as add_workflows
 from .planning.infeasibility import Infeasibility as Infeasibility
 from .planning.many_workflows import has_many_workflows as has_many_workflows
 from .planning.mixed import is_by_ways as is_by_ways
+from .planning.requirements import Requirement as Requirement
+from .planning.requirements import RequirementKind as RequirementKind
 from .planning.solve import SolveOptions as SolveOptions
 from .planning.solve import fastest_of_equal_cost as fastest_of_equal_cost
 from .planning.solve import solve as solve

@@ -10,9 +10,9 @@ from itertools import groupby
 
 from jellybean_solver.explanation.counterfactuals import Resolved
 from jellybean_solver.explanation.minimum_conflict import smallest_conflict
-from jellybean_solver.explanation.relaxations import Requirement, drop
 from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.planning.requirements import Requirement, drop
 
 
 class ConflictSearch:

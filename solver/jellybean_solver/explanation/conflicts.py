@@ -17,14 +17,6 @@ from typing import Any
 from jellybean_solver.explanation.conflict_search import ConflictSearch
 from jellybean_solver.explanation.counterfactuals import Resolved
 from jellybean_solver.explanation.parts import Part
-from jellybean_solver.explanation.relaxations import (
-    LEAST_RATE,
-    Requirement,
-    RequirementKind,
-    drop,
-    relaxed,
-    requirements,
-)
 from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
@@ -33,6 +25,14 @@ from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
+from jellybean_solver.planning.requirements import (
+    LEAST_RATE,
+    Requirement,
+    RequirementKind,
+    drop,
+    relaxed,
+    requirements,
+)
 
 RelaxedAt = tuple[float | None, Resolved]  # value in the requirement's unit (None: dropped), and the result
 

@@ -17,7 +17,6 @@ from jellybean_solver.explanation.conflicts import Conflict, carried_by_link, fi
 from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, compare, is_relaxation
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
 from jellybean_solver.explanation.parts import Part
-from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
 from jellybean_solver.explanation.resolver import Resolver, ResolveSettings
 from jellybean_solver.explanation.restrictions import forbid_pool, forbid_tier, force_variant
 from jellybean_solver.model.plan import Plan
@@ -25,6 +24,7 @@ from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Objective, Problem
 from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.outcome import COST_TOLERANCE
+from jellybean_solver.planning.requirements import Requirement, RequirementKind, drop, relaxed, requirements
 
 MORE = 0.1  # relative increase of rates, bandwidth and memory for their marginal cost
 BUSIER = 0.05  # absolute increase of the utilisation cap for its marginal cost

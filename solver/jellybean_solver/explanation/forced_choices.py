@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict
 from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, compare
-from jellybean_solver.explanation.relaxations import RequirementKind
 from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.explanation.restrictions import (
     force_pools,
@@ -21,6 +20,7 @@ from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Operator, Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
+from jellybean_solver.planning.requirements import RequirementKind
 
 RATE_TOLERANCE = 1e-6  # relative: a rate this close to the operator's total counts as all requests
 POINTS_TOLERANCE = 0.01  # points of accuracy: a range this narrow is not told
@@ -83,7 +83,8 @@ def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver
     if operator is None or variant is None:
         return _Place(problem, plan, question, resolver).answer()
     planned = plan.operator_by_name[operator]
-    used = _rates_by_variant(plan, operator).get(variant, 0.0)
+    places = (place for place in plan.placements if (place.operator, place.variant) == (operator, variant))
+    used = sum(place.rate_per_s for place in places)
     if [variant] == [one.variant for one in planned.variants]:
         return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", {operator: planned.rate_per_s})
     alone = " for all requests" if problem.may_mix else ""
@@ -293,18 +294,6 @@ def _points_text(points: float, low: float | None, high: float | None) -> str:
     if low is None or high is None or high - low <= POINTS_TOLERANCE:
         return text
     return f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
-
-
-def _rates_by_variant(plan: Plan, operator: str) -> dict[str, float]:
-    """Variant -> requests per second of an operator that get it, in all sites."""
-    return {
-        one.variant: sum(
-            worker.rates_per_s.get(operator, 0.0) * plan.sites.get(worker.tier, 1)
-            for worker in plan.workers
-            if operator in worker.rates_per_s and plan.operator_at(operator, worker.name).variant == one.variant
-        )
-        for one in plan.operator_by_name[operator].variants
-    }
 
 
 def _joined(stated: str, sentence: str) -> str:

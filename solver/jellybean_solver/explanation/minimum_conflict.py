@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from jellybean_solver.explanation.relaxations import Requirement
+from jellybean_solver.planning.requirements import Requirement
 
 Conflicting = Callable[[Sequence[Requirement]], bool | None]  # None: not known
 Set = tuple[Requirement, ...]

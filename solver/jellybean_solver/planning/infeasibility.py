@@ -17,7 +17,7 @@ from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.model.audit import audited_name, is_of_audit
+from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.evaluate import Evaluation
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import single_workflow
@@ -26,6 +26,7 @@ from jellybean_solver.model.problem import Problem, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
 from jellybean_solver.planning.capacity_limits import RAISED, binding_limits, share_text
 from jellybean_solver.planning.memory_shortage import too_large_for_all
+from jellybean_solver.planning.requirements import scaled
 from jellybean_solver.planning.structure import structural_reasons
 
 SHAVE = 1e-6  # relative: the reported rate scale is this much below its supremum, so that it is feasible as printed
@@ -55,20 +56,6 @@ class Infeasibility:
     refused: Plan | None = None
     nearest_p99_s: float | None = None
     least_usd_per_h: float = math.inf
-
-
-def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
-    """The problem with the rates of the sources in `names` (None: all sources) multiplied by `factor`.
-
-    An audit keeps its share of the requests.
-    """
-    sources = tuple(
-        replace(source, rate_per_s=source.rate_per_s * factor)
-        if names is None or audited_name(problem, source.name) in names
-        else source
-        for source in problem.sources
-    )
-    return replace(problem, sources=sources)
 
 
 def explain(network: Network, clock: Clock, holds: Holds) -> Infeasibility:

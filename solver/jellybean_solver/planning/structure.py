@@ -11,10 +11,10 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.model.missing_links import Ends, missing_link_text
 from jellybean_solver.model.problem import Edge, Link, Operator, Problem
 from jellybean_solver.planning.memory_shortage import nearest_worker
+from jellybean_solver.planning.requirements import RequirementKind, drop, requirements
 from jellybean_solver.small.tree_bounds import can_flow
 
 Item = TypeVar("Item")
-Residency = tuple[str, str | None]  # an operator with `tiers` and None, or the two ends of an edge with `tiers`
 
 JOINTLY_BLOCKED = "no assignment of operators to tiers lets all data flow up the tiers over declared links"
 
@@ -106,9 +106,9 @@ def _kept_apart(problem: Problem, edge: Edge, ups: Sequence[str], able: Sequence
 
 def _jointly_blocked(problem: Problem) -> str:
     """That data cannot flow to all operators at once, with the residencies that forbid it, none of them to spare."""
-    members = _residencies(problem)
-    conflict = _needed(members, lambda kept: not _flows(_without(problem, set(members) - set(kept))))
-    return ": ".join(filter(None, (JOINTLY_BLOCKED, ", and ".join(_words(problem, member) for member in conflict))))
+    members = [one for one in requirements(problem) if one.kind is RequirementKind.RESIDENCY]
+    conflict = _needed(members, lambda kept: not _flows(drop(problem, *(one for one in members if one not in kept))))
+    return ": ".join(filter(None, (JOINTLY_BLOCKED, ", and ".join(member.words for member in conflict))))
 
 
 def _missing(problem: Problem) -> Sequence[Ends]:
@@ -125,32 +125,6 @@ def _linked(problem: Problem, pairs: Collection[Ends]) -> Problem:
 def _flows(problem: Problem) -> bool:
     network = Network(problem)
     return can_flow(network, network.demand({}))
-
-
-def _residencies(problem: Problem) -> Sequence[Residency]:
-    operators: list[Residency] = [(o.name, None) for o in problem.operators if o.tiers is not None]
-    return [*operators, *((edge.upstream, edge.downstream) for edge in problem.edges if edge.tiers is not None)]
-
-
-def _without(problem: Problem, residencies: Collection[Residency]) -> Problem:
-    """The problem without these residencies."""
-
-    def freed(operator: Operator) -> Operator:
-        inputs = tuple(
-            replace(edge, tiers=None) if (edge.upstream, edge.downstream) in residencies else edge
-            for edge in operator.inputs
-        )
-        return replace(operator, inputs=inputs, tiers=None if (operator.name, None) in residencies else operator.tiers)
-
-    return replace(problem, operators=tuple(freed(operator) for operator in problem.operators))
-
-
-def _words(problem: Problem, residency: Residency) -> str:
-    name, downstream = residency
-    if downstream is None:
-        return f"{name} may run in {_either(problem.operator_by_name[name].tiers or ())} only"
-    kept = next(e.tiers for e in problem.edges if (e.upstream, e.downstream) == residency and e.tiers is not None)
-    return f"data from {name} to {downstream} must stay in {_either(kept)}"
 
 
 def _needed(items: Sequence[Item], holds: Callable[[Sequence[Item]], bool]) -> list[Item]:

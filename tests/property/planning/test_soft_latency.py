@@ -15,7 +15,7 @@ from jellybean.planning import settle
 from jellybean.planning.deadline.soft_search import TOLERANCE
 from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean_solver import DEFAULT_GAP, Plan, Problem, Slo, combine_workflows, evaluate, solve
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from tests.brute_force import deadline_optimum, optimum
 from tests.brute_force.deadline_optimum import Choice
 from tests.plan_check import complaints

@@ -24,7 +24,7 @@ from jellybean_solver import (
     solve,
     to_document,
 )
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import more_workers, problems, with_device_memory, with_ratios

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jellybean_solver import Problem, evaluate, least_latency_s, solve
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from tests.brute_force import deadline_optimum
 from tests.plan_check import complaints
 from tests.strategies import problems

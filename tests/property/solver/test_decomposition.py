@@ -24,8 +24,8 @@ from jellybean_solver import (
 from jellybean_solver.decomposition.search import decompose
 from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings
 from jellybean_solver.decomposition.split import split
-from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.many_workflows import solve_many
+from jellybean_solver.planning.requirements import scaled
 from tests.plan_check import complaints
 from tests.property.solver.test_together import cheapest_pair
 from tests.support.examples import NIGHTLY, examples

@@ -10,7 +10,7 @@ from hypothesis import assume, event, given, settings
 from jellybean.planning.project_plan import best_of_equal_cost, more_accurate
 from jellybean_solver import Problem, evaluate, solve
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from tests.brute_force import deadline_optimum, optimum
 from tests.strategies import problems
 from tests.support.examples import examples

@@ -9,8 +9,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Counterfactual, LossKind, Objective, Problem, Question, RequirementKind, Slo, explain
-from jellybean_solver.explanation.relaxations import drop, requirements
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import drop, requirements, scaled
 from tests.brute_force import mixture_optimum, optimum
 from tests.strategies import problems
 from tests.support.examples import NIGHTLY, examples

@@ -22,8 +22,7 @@ from jellybean_solver import (
     Slo,
     explain,
 )
-from jellybean_solver.explanation.relaxations import drop, relaxed, requirements
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import drop, relaxed, requirements, scaled
 from tests.brute_force import optimum
 from tests.brute_force.optimum import Selection
 from tests.strategies import problems

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 
 from jellybean_solver import Problem, Slo, cost_accuracy, cost_rate, evaluate
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from tests.brute_force import optimum
 from tests.strategies import problems
 from tests.support.examples import examples

@@ -13,7 +13,7 @@ from jellybean_solver import Clock, EdgeKind, Operator, Problem, ServiceTime, Sl
 from jellybean_solver.deadline.lower_bound import least_cost_in_time
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from tests.strategies import joins_agree, problems
 from tests.support.examples import examples
 

@@ -25,7 +25,7 @@ from jellybean_solver import (
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.variant_ratios import plain, settled
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from jellybean_solver.planning.solver import finish
 from tests import plan_check, site_check
 from tests.brute_force import deadline_optimum, optimum

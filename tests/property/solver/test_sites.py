@@ -23,7 +23,7 @@ from jellybean_solver import (
     to_document,
 )
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from jellybean_solver.planning.solver import finish
 from tests import plan_check
 from tests.brute_force import optimum

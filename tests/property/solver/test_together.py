@@ -27,7 +27,7 @@ from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.multi_workflow import single_workflow
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 from jellybean_solver.planning.solver import finish
 from tests.brute_force import deadline_optimum, optimum
 from tests.plan_check import complaints

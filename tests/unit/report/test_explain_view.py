@@ -20,7 +20,7 @@ from jellybean_solver import (
     ResolveSettings,
     explain,
 )
-from jellybean_solver.explanation.relaxations import requirements as asked
+from jellybean_solver.planning.requirements import requirements as asked
 from tests.support.small_problems import box, operator, problem, variant
 from tests.unit.solver.explanation.test_explain import seeing
 

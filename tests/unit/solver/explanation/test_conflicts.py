@@ -23,8 +23,8 @@ from jellybean_solver import (
 from jellybean_solver.explanation.conflict_search import ConflictSearch
 from jellybean_solver.explanation.conflicts import find_conflict
 from jellybean_solver.explanation.counterfactuals import Resolved
-from jellybean_solver.explanation.relaxations import drop, requirements
 from jellybean_solver.explanation.resolver import Resolver
+from jellybean_solver.planning.requirements import drop, requirements
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.unit.solver.explanation.two_variants import seeing
 

@@ -23,9 +23,9 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.explanation.counterfactuals import Resolved, compare
-from jellybean_solver.explanation.relaxations import drop, relaxed, requirements
 from jellybean_solver.explanation.resolver import Resolver
 from jellybean_solver.explanation.restrictions import forbid_pool
+from jellybean_solver.planning.requirements import drop, relaxed, requirements
 from tests.support.small_problems import GIB, box, gpu, operator, problem
 from tests.unit.solver.explanation.two_variants import SMALL, change_of, seeing
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Question, RequirementKind, explain
-from jellybean_solver.explanation.relaxations import requirements
+from jellybean_solver.planning.requirements import requirements
 from tests.support.small_problems import box, gpu, operator, problem
 from tests.unit.solver.explanation.two_variants import SMALL, seeing
 

@@ -38,10 +38,10 @@ from jellybean_solver import (
     solve,
     to_document,
 )
-from jellybean_solver.explanation.relaxations import drop, relaxed, requirements
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.route_drawing import own_routes
+from jellybean_solver.planning.requirements import drop, relaxed, requirements
 
 POOLS = (Pool("box", "edge", 6, 0.1), Pool("gpu", "cloud", 3, 0.6))
 LINKS = (Link("edge", "cloud", 0.1, 5e6, 0.01),)

@@ -458,7 +458,7 @@ def test_residencies_that_no_placement_keeps_together_are_named() -> None:
     c = replace(operator("c", [Edge("a", "c", tiers=("hub",))], variant("z", loads)), tiers=("hub", "cloud"))
     (reason,) = _why(replace(asked, operators=(a, b, c))).reasons
 
-    assert reason.endswith("declared links: data from a to b must stay in edge, and data from a to c must stay in hub")
+    assert reason.endswith("declared links: the data a -> b in edge only, and the data a -> c in hub only")
 
 
 def test_a_selection_that_reaches_the_best_accuracy_is_not_said_to_miss_it() -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from jellybean_solver.figures import plain_text, rate_text, size_text
-from jellybean_solver.model.audit import is_of_audit
+from jellybean_solver.model.audit import audited_name, is_of_audit
 from jellybean_solver.model.forms import in_forms, without_forms
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import with_targets
@@ -20,7 +20,6 @@ from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, req
 from jellybean_solver.model.resources import amount_text
 from jellybean_solver.model.targets import NO_MARGIN
 from jellybean_solver.model.variant_ratios import plain
-from jellybean_solver.planning.infeasibility import scaled
 
 LEAST_RATE = 1e-6  # factor on all rates used for "no rate", as a rate of 0 has no plan
 
@@ -157,6 +156,20 @@ def _of_pools(problem: Problem) -> Iterator[Requirement]:
 def relaxed(problem: Problem, requirement: Requirement, value: float) -> Problem:
     """The problem with the requirement's limit set to `value`, in its kind's unit."""
     return _CHANGES[requirement.kind](problem, requirement.subjects, value)
+
+
+def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
+    """The problem with the rates of the sources in `names` (None: all sources) multiplied by `factor`.
+
+    An audit keeps its share of the requests.
+    """
+    sources = tuple(
+        replace(source, rate_per_s=source.rate_per_s * factor)
+        if names is None or audited_name(problem, source.name) in names
+        else source
+        for source in problem.sources
+    )
+    return replace(problem, sources=sources)
 
 
 def drop(problem: Problem, *dropped: Requirement) -> Problem:
