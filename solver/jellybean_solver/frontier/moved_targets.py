@@ -10,7 +10,7 @@ from jellybean_solver.model.multi_workflow import Margins, all_served, with_slos
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem, Source
 from jellybean_solver.model.targets import Slo
-from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.requirements import scaled
 
 Change = Callable[[Slo], Slo]
 
