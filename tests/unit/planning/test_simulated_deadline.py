@@ -97,7 +97,8 @@ def test_a_plan_whose_p99_was_minimised_has_the_proof_of_its_objective() -> None
     assert cheapest.plan is not None
     proof = Certificate.of_accuracy(90.0, 95.0, Termination.GAP)
     nearest = nearest_latency.Nearest(replace(cheapest.plan, accuracy=80.0), asked, 0.0, "time")
-    certificate = _certified(asked, replace(cheapest, certificate=proof), nearest).certificate
+    known = replace(cheapest, plan=replace(cheapest.plan, certificate=proof))
+    certificate = _certified(asked, known, nearest).certificate
     assert certificate is not None
     assert (certificate.objective, certificate.bound) == (80.0, 95.0)
     assert certificate.termination is Termination.TIME_LIMIT

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import EndToEnd, Plan, Problem, Slo, Solution, SolverError, cost_accuracy, cost_rate, solve
+from jellybean_solver import (
+    EndToEnd,
+    Plan,
+    Problem,
+    Slo,
+    Solution,
+    SolverError,
+    Termination,
+    cost_accuracy,
+    cost_rate,
+    solve,
+)
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
@@ -112,10 +123,10 @@ def _limited(cut: Callable[[Solution], Solution | None]) -> Callable[[Problem], 
     return answer
 
 
-def _unproven(solution: Solution, bound: float) -> Solution:
+def _unproven(solution: Solution, bound: float, ended: Termination = Termination.TIME_LIMIT) -> Solution:
     assert solution.plan is not None
-    certificate = replace(solution.plan.certificate, bound=bound, gap=0.5, termination="time_limit")
-    return replace(solution, status="time_limit", plan=replace(solution.plan, certificate=certificate))
+    certificate = replace(solution.plan.certificate, bound=bound, gap=0.5, termination=ended)
+    return replace(solution, plan=replace(solution.plan, certificate=certificate))
 
 
 def test_gaps_are_kept_and_the_curve_is_then_not_exact() -> None:
@@ -210,8 +221,8 @@ def test_a_gap_that_hides_a_cheaper_plan_leaves_no_dominated_corner() -> None:
         if wanted not in only:
             return solve(asked)
         variants = tuple(v for v in case.operators[0].variants if v.name == only[wanted])
-        found = _unproven(solve(replace(asked, operators=(replace(case.operators[0], variants=variants),))), 1.5)
-        return replace(found, status="gap")
+        found = solve(replace(asked, operators=(replace(case.operators[0], variants=variants),)))
+        return _unproven(found, 1.5, Termination.GAP)
 
     curve = cost_accuracy(case, solve=answer)
 
