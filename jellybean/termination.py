@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -55,7 +53,7 @@ def terminated_as_interrupted(*, replaces: bool = False) -> Iterator[None]:
 def interrupts_blocked() -> Iterator[None]:
     """Block SIGINT and SIGTERM in this thread, so that a process that is started in the block starts with them blocked.
 
-    So Ctrl-C ends no child amid its imports, with a traceback; it ignores them (`end_with_parent`) as soon as it runs.
+    So Ctrl-C ends no child amid its imports, with a traceback; it ignores them as soon as it runs.
     A signal for this process waits until the block has ended.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -63,24 +61,6 @@ def interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def end_with_parent(pipe: int) -> None:
-    """In a child that was started with `interrupts_blocked`: ignore Ctrl-C, and end as soon as the parent has ended.
-
-    `pipe`: file descriptor of which the parent, and nobody else, has the other end. The end of the parent closes it,
-    however it ends. SIGTERM ends the process as usual.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
-
-    def watch() -> None:
-        hangup = select.poll()
-        hangup.register(pipe, 0)  # POLLHUP and POLLERR are reported whatever is asked for
-        hangup.poll()
-        os._exit(0)
-
-    threading.Thread(target=watch, name="end with parent", daemon=True).start()
 
 
 @contextmanager

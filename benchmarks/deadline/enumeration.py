@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jellybean.planning.deadline.predicted_latency import quick_judgement
+from jellybean.planning.predicted_latency import judge
 from jellybean_solver import Pool, Problem, Sharing, evaluate
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.memory import fits
@@ -51,7 +51,7 @@ def cheapest_in_time(problem: Problem, most_simulated: int = 2_000) -> Truth | N
         if simulated == most_simulated:
             return None
         simulated += 1
-        judged = quick_judgement(replace(plan, slo=problem.slo))
+        judged = judge(replace(plan, slo=problem.slo))
         if judged is None or judged.kept:
             return Truth(evaluation.cost.total_usd_per_h, len(drafts), simulated)
     return Truth(None, len(drafts), simulated)

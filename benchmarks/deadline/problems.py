@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from benchmarks.middle.problems import SMALL, Size, middle_problem
-from jellybean.planning.deadline.predicted_latency import simulated_figures
+from jellybean.planning.predicted_latency import simulated_p99_s
 from jellybean_solver import Plan, Problem, SolverError, solve
 
 TINY = Size(operators=(2, 3), variants=(1, 3), pools=(2, 3), most_workers=4, measured_operators=3)
@@ -40,4 +40,4 @@ def binding_problem(seed: int, size: Size = SMALL, *, time_limit_s: float = 20.0
 
 def slowest_p99_s(plan: Plan) -> float:
     """Simulated p99 latency in seconds with the first seed."""
-    return max(figures.latency_p99_s for figures in simulated_figures(plan, 0).values())
+    return max(simulated_p99_s(plan)[0].values())

@@ -49,6 +49,7 @@ SECTIONS = {
     "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators", "cascades"),
 }
 NULL_TEXTS = {"", "null", "~"}
+MOST_NAMED = 12  # names in a hint
 LONG_FORMS: Mapping[DocPath, tuple[str, ...]] = {  # path -> keys beside it
     ("slo", "latency_p99"): ("soft_latency_p99", "latency_penalty")
 }
@@ -69,14 +70,17 @@ _OPTIONAL_MAPS = {
 }
 
 
-def apply_overrides(trees: Mapping[str, Tree], overrides: Sequence[str]) -> list[DocumentProblem]:
+def apply_overrides(
+    trees: Mapping[str, Tree], overrides: Sequence[str], names: Sequence[str] = ()
+) -> list[DocumentProblem]:
     """Apply overrides to the trees (`workflow`, `infrastructure`, optionally `profiles`) in place; returns problems.
 
-    Overrides of a document that is not in `trees` are ignored, because all commands accept the same overrides.
+    Overrides of a document that is not in `trees` are ignored, because all commands accept the same overrides. `names`:
+    those of sites, to suggest for an unknown path.
     """
     problems: list[DocumentProblem] = []
     for text in overrides:
-        problem = _apply(trees, text)
+        problem = _apply(trees, text, names=names)
         if problem is not None:
             problems.append(problem)
     return problems
@@ -161,7 +165,7 @@ def _apply(
 ) -> DocumentProblem | None:
     """Apply one override to the document that its path addresses; returns the problem with it, or None.
 
-    `within`: the workflow named before the path. `names`: workflow names to suggest for an unknown path.
+    `within`: the workflow named before the path. `names`: workflows or sites to suggest for an unknown path.
     """
     option = option_text(text)
     path, equals, value_text = text.partition("=")
@@ -174,7 +178,7 @@ def _apply(
         return _problem(option, path, "the fleet is shared by all workflows", hint)
     if document is None:
         known = [*names, *(key for keys in SECTIONS.values() for key in keys)]
-        hint = did_you_mean(parts[0], known) or (f"workflows: {', '.join(names)}" if names else "")
+        hint = did_you_mean(parts[0], known) or (f"known names: {', '.join(names[:MOST_NAMED])}" if names else "")
         return _problem(option, path, f"unknown path: no document has {quoted(parts[0])}", hint)
     read = read_text(value_text, option)
     if read.problems and value_text.strip() not in NULL_TEXTS:

@@ -10,10 +10,9 @@ from pathlib import Path
 from jellybean.documents import AnyProject, build_problem, workflows_named
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.timed_solver import TimedSolver
-from jellybean.planning.deadline.after_losses import breach_after_loss
-from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
-from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
+from jellybean.planning.predicted_latency import check_latency, latency_targets
+from jellybean.planning.soft_targets import as_hard, soft_targets
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     Clock,
@@ -131,7 +130,7 @@ def find_frontier(
     def check(plan: Plan) -> str | None:
         if limit.left() == 0.0 and latency_targets(plan):
             return "time ended before its p99 latency was simulated"
-        return check_latency(plan) or breach_after_loss(problem, plan)
+        return check_latency(plan, problem)
 
     count = points or (POINTS if deadline_s(problem) is None else TIMED_POINTS)
     solver = TimedSolver(limit.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)

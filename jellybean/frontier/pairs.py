@@ -27,18 +27,16 @@ from jellybean.documents import (
 )
 from jellybean.frontier.find import LIMIT_S, Frontier, figures_of
 from jellybean.frontier.timed_solver import TimedSolver
-from jellybean.planning.deadline.after_losses import plans_after_losses
-from jellybean.planning.deadline.predicted_latency import predicted_p99
 from jellybean.planning.planned import Planned
+from jellybean.planning.predicted_latency import plans_after_losses, predicted_p99
 from jellybean.planning.project_plan import plan_project
-from jellybean.planning.searched_objectives import PRECISION, TINY_S, Bisection, Outcome
+from jellybean.planning.searched_objectives import PRECISION, TINY_S, ObjectiveSearch, largest_factor
 from jellybean_solver import (
     Curve,
     CurvePoint,
     Figure,
     MovedTargets,
     Objective,
-    OutOfTimeError,
     Plan,
     Progress,
     SolverError,
@@ -173,20 +171,15 @@ class _Search:
 
     def _highest_factor(self, limit_s: float) -> float:
         """The highest factor on the rates that a plan was found for in time; a note if it may not be the highest."""
-        clock = limited(limit_s, time.monotonic)
 
-        def try_plan(asked: AnyProject) -> Outcome:
-            try:
-                found = plan_project(asked, time_limit_s=clock.left(), compare=False, weigh=False).plan is not None
-            except OutOfTimeError:
-                return Outcome(found=False, is_last=True)
-            return Outcome(found, is_last=clock.left() == 0.0)
+        def plan_one(asked: AnyProject, limit_s: float | None, is_last: bool) -> Planned:
+            return plan_project(asked, time_limit_s=limit_s, compare=False, weigh=False)
 
-        search = Bisection(self.project, try_plan, lambda *_: None, self._scaled, str)
-        is_known = search.run(PRECISION)
-        top = search.low if is_known or not search.is_over else 2.0
+        search = ObjectiveSearch(self.project, plan_one, limited(limit_s, time.monotonic), lambda *_: None)
+        found = largest_factor(lambda factor: search.holds(self._scaled(factor), ""), PRECISION)
+        top = 2.0 if found is None else found[0]
         if search.is_over:
-            what = "the search for the highest rate" if is_known else "before any plan was found"
+            what = "before any plan was found" if found is None else "the search for the highest rate"
             self.notes.append(f"time ended {what}: the curve ends at {top:.4g} times the stated one")
         return top
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from jellybean.planning.deadline.simulated_deadline import in_time
-from jellybean.planning.deadline.soft_targets import soft_targets
-from jellybean.planning.project_plan import QUICK_S, weighed
+from jellybean.planning.project_plan import QUICK_S, settle
+from jellybean.planning.simulated_deadline import in_time, planned_anew
+from jellybean.planning.soft_targets import soft_targets
 from jellybean_solver import (
     DEFAULT_GAP,
     Clock,
@@ -63,14 +63,15 @@ class TimedSolver:
 def _solved(problem: Problem, limit_s: float | None) -> Solution:
     gap = None if problem.is_for_ways or has_many_workflows(problem) else DEFAULT_GAP
     solution = solve_with(problem, SolveOptions(gap, limit_s, time.monotonic, explained=not problem.workflows))
-    return weighed(problem, solution) if soft_targets(problem) and not problem.may_mix else solution
+    is_weighed = soft_targets(problem) and not problem.may_mix
+    return settle(problem, solution, nearest=False).solution if is_weighed else solution
 
 
 def _in_time(problem: Problem, solution: Solution, limit_s: float | None) -> Solution:
     """The plan of a mixture that meets the p99 target in simulation; other plans are checked afterwards."""
     if solution.plan is None or deadline_s(problem) is None or not problem.may_mix:
         return solution
-    found = in_time(problem, solution, DEFAULT_GAP, limit_s, nearest=False)
+    found = in_time(problem, solution, planned_anew(DEFAULT_GAP), limit_s, nearest=False)
     if not found.reasons:
         return found.solution
     least = 0.0 if solution.certificate is None else solution.certificate.bound

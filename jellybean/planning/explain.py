@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build_problem
+from jellybean.documents import AnyProject, Project, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.planning.deadline.predicted_latency import Judged, judged_so_far, simulated_figures
-from jellybean.planning.deadline.soft_plan import reached_s
-from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
+from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_p99_s
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
+from jellybean.planning.soft_plan import reached_s
+from jellybean.planning.soft_targets import as_hard, soft_targets
 from jellybean.quantities import (
     BANDWIDTH,
     CARBON_PER_H,
@@ -35,11 +35,11 @@ from jellybean_solver import (
     AUDIT_PREFIX,
     DEFAULT_GAP,
     WORKFLOW_SEPARATOR,
+    Conflict,
     DeadlineResult,
     Explanation,
     Objective,
     Part,
-    Plan,
     Problem,
     Question,
     Requirement,
@@ -91,18 +91,13 @@ class Explained:
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as JSON values, with locations and settings added to its requirements."""
-        document = self.explanation.to_dict()
-        for limit, item in zip(self.explanation.limits, document["limits"], strict=True):
+        explanation, document = self.explanation, self.explanation.to_dict()
+        for limit, item in zip(explanation.limits, document["limits"], strict=True):
             item["places"] = [location.to_dict() for location in self.locations[limit.requirement]]
-        conflicts = [(self.explanation.conflict, document["conflict"])]
-        conflicts += [
-            (answer.conflict, stated["conflict"])
-            for answer, stated in zip(self.explanation.why_not, document["why_not"], strict=True)
-        ]
-        for conflict, stated in conflicts:
-            for relaxation, item in zip(
-                conflict.relaxations if conflict else (), _relaxation_items(stated), strict=True
-            ):
+        stated = [document["conflict"], *(answer["conflict"] for answer in document["why_not"])]
+        for conflict, values in zip(_conflicts(explanation), stated, strict=True):
+            items = zip(conflict.relaxations, values["requirements"], strict=True) if conflict is not None else ()
+            for relaxation, item in items:
                 requirement = relaxation.requirement
                 item["requirement"]["places"] = [location.to_dict() for location in self.locations[requirement]]
                 item["settings"] = list(self.settings(requirement, relaxation.value)) if relaxation.helps else []
@@ -120,8 +115,10 @@ class Explained:
         return None if plan is None or self.explanation.conflict is not None else judged_so_far(plan)
 
 
-def _relaxation_items(conflict: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return list(conflict["requirements"]) if conflict is not None else []
+def _conflicts(explanation: Explanation) -> Iterator[Conflict | None]:
+    """That of the plan, and those of the answers to questions."""
+    yield explanation.conflict
+    yield from (answer.conflict for answer in explanation.why_not)
 
 
 def explain_project(
@@ -148,15 +145,35 @@ def explain_project(
     problem = as_hard(problem, soft_as_s)
     questions = parse_questions(problem, why_not)
     left_s = None if time_limit_s is None else max(MIN_EXPLAIN_S, time_limit_s - (time.perf_counter() - started))
-    locator = _RequirementLocator(project, document_locations(project, overrides))
-    steps = _Steps(progress)
+    locator, step = _RequirementLocator(project, document_locations(project, overrides)), [0.0, 1.0]
+
+    def advance(done: float, total: float, label: str) -> None:
+        step[:] = done, total
+        progress(done, total, label)
+
+    def keep_deadline(
+        changed: Problem, cheapest: Solution, late: bool, limit_s: float | None, thorough: bool
+    ) -> DeadlineResult:
+        """As `plan` does: a plan in time if the cheapest is late, or the best one of equal cost without a limit."""
+        if not late and not changed.survives:
+            return DeadlineResult(cheapest if limit_s is not None else best_of_equal_cost(changed, cheapest))
+
+        def searched(done: float, total: float, label: str) -> None:
+            if thorough:
+                progress(step[0] + done / total, step[1], label)
+
+        settled = settle(changed, cheapest, DEFAULT_GAP, limit_s, thorough=thorough, progress=searched)
+        if settled.solution.plan is None or settled.reasons:
+            return DeadlineResult(None, settled.fastest)
+        return DeadlineResult(settled.solution)
+
     settings = ResolveSettings(
         time_limit_s=left_s,
         clock=time.monotonic,
-        p99_s=_simulated_p99_s,
+        p99_s=lambda plan, seed: simulated_p99_s(plan, seed)[0],
         seeds=SEEDS,
-        keep_deadline=steps.keep_deadline,
-        advance=steps.advance,
+        keep_deadline=keep_deadline,
+        advance=advance,
         exclusive=locator.exclusive(problem),
         estimated_below=ESTIMATED_BELOW,
     )
@@ -171,87 +188,50 @@ def explain_project(
     return explained(explanation)
 
 
-def _simulated_p99_s(plan: Plan, seed: int) -> dict[str, float]:
-    """Implements `ResolveSettings.p99_s`."""
-    return {name: figures.latency_p99_s for name, figures in simulated_figures(plan, seed).items()}
-
-
-class _Steps:
-    """Progress in questions; the search for a plan in time is shown within its question, with what is known so far."""
-
-    def __init__(self, progress: Callable[[float, float, str], None]) -> None:
-        self._progress, self._done, self._total = progress, 0.0, 1.0
-
-    def advance(self, done: float, total: float, label: str) -> None:
-        """Implements `ResolveSettings.advance`."""
-        self._done, self._total = done, total
-        self._progress(done, total, label)
-
-    def keep_deadline(
-        self, problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool
-    ) -> DeadlineResult:
-        """Implements `ResolveSettings.keep_deadline`.
-
-        If the cheapest plan misses the p99 target (`late`), or may miss it after a loss, returns a plan that meets it.
-        Otherwise, without a time limit, returns the best plan of the same cost, as `plan` does.
-        """
-        if not late and not problem.survives:
-            return DeadlineResult(cheapest if time_limit_s is not None else best_of_equal_cost(problem, cheapest))
-        searched = self._searched if thorough else _ignore
-        settled = settle(problem, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough, progress=searched)
-        if settled.solution.plan is None or settled.reasons:
-            return DeadlineResult(None, settled.fastest)
-        return DeadlineResult(settled.solution)
-
-    def _searched(self, done: float, total: float, label: str) -> None:
-        self._progress(self._done + done / total, self._total, label)
-
-
-def _ignore(done: float, total: float, label: str) -> None:
-    """No progress."""
-
-
 def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:
     """Parse OPERATOR=VARIANT, TIER, POOL, OPERATOR@TIER and OPERATOR@POOL.
 
     DocumentError lists all invalid questions.
     """
-    questions: list[Question] = []
-    problems: list[DocumentProblem] = []
-    for text in texts:
-        parsed = _question(problem, text.strip())
-        if isinstance(parsed, Question):
-            questions.append(parsed)
-        else:
-            problems.append(DocumentProblem(f"--why-not {text}", None, None, "", *parsed))
-    if problems:
-        raise DocumentError(problems)
-    return tuple(questions)
+    parsed = [_question(problem, text.strip()) for text in texts]
+    wrong = [
+        DocumentProblem(f"--why-not {text}", None, None, "", *error)
+        for text, error in zip(texts, parsed, strict=True)
+        if not isinstance(error, Question)
+    ]
+    if wrong:
+        raise DocumentError(wrong)
+    return tuple(question for question in parsed if isinstance(question, Question))
 
 
 def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
     """Parse one question; returns it, or (error message, hint) if it names something unknown."""
-    operators = problem.operator_by_name
-    sign = "=" if "=" in text else "@" if "@" in text else ""
-    name, _, rest = (part.strip() for part in text.partition(sign)) if sign else ("", "", text)
+    operators, sign = problem.operator_by_name, "=" if "=" in text else "@" if "@" in text else ""
+    name, _, asked = (part.strip() for part in text.partition(sign)) if sign else ("", "", text)
     if sign and name not in operators:
         return f"there is no operator {quoted(name)}", _near(name, list(operators))
+    known, unknown = [*problem.tiers, *(pool.name for pool in problem.pools)], "there is no tier or pool"
     if sign == "=":
-        own = operators[name]
-        variants = [*(one.name for one in own.variants), *(form.variant for form in own.forms if not form.is_cut)]
-        if rest not in variants:
-            return f"operator {name} has no variant {quoted(rest)}", _near(rest, variants)
-        return Question(text, name, variant=rest)
-    targets = [*problem.tiers, *(pool.name for pool in problem.pools)]
-    if rest not in targets:
-        if rest in operators:
-            return f"{quoted(rest)} is an operator", f"write {rest}=VARIANT or {rest}@TIER"
-        return f"there is no tier or pool {quoted(rest)}", _near(rest, targets)
-    return Question(text, name or None, place=rest)
+        own, unknown = operators[name], f"operator {name} has no variant"
+        known = [*(one.name for one in own.variants), *(form.variant for form in own.forms if not form.is_cut)]
+    elif asked in operators and asked not in known:
+        return f"{quoted(asked)} is an operator", f"write {asked}=VARIANT or {asked}@TIER"
+    if asked not in known:
+        return f"{unknown} {quoted(asked)}", _near(asked, known)
+    return Question(text, name, variant=asked) if sign == "=" else Question(text, name or None, place=asked)
 
 
 def _near(word: str, known: Sequence[str]) -> str:
     return did_you_mean(word, list(known)) or f"known names: {', '.join(dict.fromkeys(known))}"
+
+
+_OF_WORKFLOW = {  # keys below `slo`; where there are several, the first that is written
+    RequirementKind.ACCURACY: (("accuracy", "least"), ("accuracy",)),
+    RequirementKind.MEAN_ACCURACY: (("accuracy", "mean"), ("mean_accuracy",)),
+    RequirementKind.LATENCY_P99: (("latency_p99",),),
+    RequirementKind.SURVIVE: (("survive",),),
+    RequirementKind.MARGIN: (("margin",),),
+}
 
 
 class _RequirementLocator:
@@ -259,6 +239,7 @@ class _RequirementLocator:
 
     def __init__(self, project: AnyProject, locations: DocumentLocations) -> None:
         self.project, self.locations = project, locations
+        self.workflows: Mapping[str, Project] = {"": project} if isinstance(project, Project) else project.workflows
 
     def exclusive(self, problem: Problem) -> tuple[tuple[str, ...], ...]:
         """Exclusive pools (one operator per worker), grouped by the document value that makes them exclusive.
@@ -273,107 +254,71 @@ class _RequirementLocator:
 
     def locate(self, explanation: Explanation) -> dict[Requirement, tuple[Location, ...]]:
         """Locations of all requirements mentioned in an explanation."""
-        conflicts = [explanation.conflict, *(answer.conflict for answer in explanation.why_not)]
         mentioned = [limit.requirement for limit in explanation.limits]
-        for conflict in conflicts:
-            mentioned += [*conflict.members, *conflict.remaining] if conflict is not None else []
+        for conflict in filter(None, _conflicts(explanation)):
+            mentioned += [*conflict.members, *conflict.remaining]
         return {
             requirement: tuple(self.locations.locate(*path) for path in self._paths(requirement))
             for requirement in mentioned
         }
 
     def _paths(self, requirement: Requirement) -> list[tuple[Any, ...]]:
+        """Document paths of a requirement, the document first."""
         kind, subjects = requirement.kind, requirement.subjects
-        paths: dict[RequirementKind, Callable[[], list[tuple[Any, ...]]]] = {
-            RequirementKind.ACCURACY: lambda: [self._accuracy(_document(*subjects))],
-            RequirementKind.MEAN_ACCURACY: lambda: [self._mean_accuracy(_document(*subjects))],
-            RequirementKind.SURVIVE: lambda: [(_document(*subjects[1:]), "slo", "survive")],
-            RequirementKind.MARGIN: lambda: [self._margin()],
-            RequirementKind.BUDGET: lambda: [self._budget()],
-            RequirementKind.LIMIT: lambda: [self._limit(subjects[0])],
-            RequirementKind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
-            RequirementKind.RATE: lambda: [
-                (document, "sources", name, "rate") for document, name in map(_split_name, subjects)
-            ],
-            RequirementKind.UTILISATION: lambda: [("infrastructure", "limits", "utilisation")],
-            RequirementKind.SHARING: lambda: [self._sharing(subjects[0])],
-            RequirementKind.RESIDENCY: lambda: self._residency(*subjects),
-            RequirementKind.BANDWIDTH: lambda: [("infrastructure", "links", self._link(subjects), "bandwidth")],
-            RequirementKind.MEMORY: lambda: [("infrastructure", "workers", subjects[0], "memory")],
-            RequirementKind.DEVICE_MEMORY: lambda: [("infrastructure", "workers", subjects[0], "device_memory")],
-            RequirementKind.COUNT: lambda: [("infrastructure", "workers", subjects[0], "count")],
-        }
-        return paths[kind]()
+        if kind is RequirementKind.RESIDENCY:
+            return self._residency(*subjects)
+        if kind is RequirementKind.RATE:
+            return [(document, "sources", name, "rate") for document, name in map(_split_name, subjects)]
+        if kind is RequirementKind.LIMIT and subjects[0] != Objective.COST:
+            return [("infrastructure", subjects[0], "limit")]
+        if kind in (RequirementKind.BUDGET, RequirementKind.LIMIT):
+            path = ("workflow", "slo") if "" in self.workflows else ("infrastructure", "limits")
+            return [(*path, "budget")]
+        if kind not in _OF_WORKFLOW:
+            return [self._of_fleet(kind, *subjects)]
+        if kind is RequirementKind.SURVIVE:
+            subjects = subjects[1:]
+        elif kind is RequirementKind.MARGIN:  # of several workflows, in the first that has one
+            subjects = tuple(name for name, one in self.workflows.items() if one.workflow.slo.margin.text)[:1]
+        paths = [("".join(subjects) or "workflow", "slo", *keys) for keys in _OF_WORKFLOW[kind]]
+        return [next((path for path in paths if self.locations.locate(*path).written is not None), paths[-1])]
 
-    def _accuracy(self, document: str) -> tuple[Any, ...]:
-        least = (document, "slo", "accuracy", "least")
-        return least if self.locations.locate(*least).written is not None else least[:-1]
-
-    def _mean_accuracy(self, document: str) -> tuple[Any, ...]:
-        mean = (document, "slo", "accuracy", "mean")
-        return mean if self.locations.locate(*mean).written is not None else (document, "slo", "mean_accuracy")
-
-    def _margin(self) -> tuple[Any, ...]:
-        """Where the margin is stated: of several workflows, in the first that has one."""
-        if isinstance(self.project, Project):
-            return ("workflow", "slo", "margin")
-        stated = (name for name, one in self.project.workflows.items() if one.workflow.slo.margin.text)
-        return (next(stated, "workflow"), "slo", "margin")
-
-    def _sharing(self, pool: str) -> tuple[Any, ...]:
-        own = self.project.infrastructure.workers[pool].sharing is not None
-        return ("infrastructure", "workers", pool, "sharing") if own else ("infrastructure", "limits", "sharing")
-
-    def _budget(self) -> tuple[Any, ...]:
-        if isinstance(self.project, MultiWorkflowProject):
-            return ("infrastructure", "limits", "budget")
-        return ("workflow", "slo", "budget")
-
-    def _limit(self, resource: str) -> tuple[Any, ...]:
-        return self._budget() if resource == Objective.COST else ("infrastructure", resource, "limit")
+    def _of_fleet(self, kind: RequirementKind, name: str = "", end: str = "") -> tuple[Any, ...]:
+        """The path of a limit, a pool's figure, or the bandwidth of the link from a tier to another one."""
+        fleet, (before, _, after) = self.project.infrastructure, name.partition(WORKFLOW_SEPARATOR)
+        if not name or (kind is RequirementKind.SHARING and fleet.workers[name].sharing is None):
+            return ("infrastructure", "limits", kind.value)
+        if kind is not RequirementKind.BANDWIDTH:
+            return (before, "workers", after, kind.value) if after else ("infrastructure", "workers", name, kind.value)
+        if after:  # the tier of a site
+            return (after, "links", end, kind.value)
+        ends = [(link.upstream_tier, link.downstream_tier) for link in fleet.links]
+        return ("infrastructure", "links", ends.index((name, end)), kind.value)
 
     def _residency(self, name: str, downstream: str | None = None) -> list[tuple[Any, ...]]:
         """Document paths that restrict where data may go.
 
         For an operator its `tiers`; for the edge `name` -> `downstream` the `stays_in` of the edge and of its source.
         """
-        document, name = _split_name(self._written(name))
-        if downstream is None:
+        written = self.workflows[name.rpartition(WORKFLOW_SEPARATOR)[0]].workflow
+        prefix = AUDIT_PREFIX if written.slo.audit is not None else ""  # of what may be of an audit
+        (document, name), *ends = (_split_name(one, prefix) for one in (name, downstream) if one is not None)
+        if not ends:
             return [(document, "operators", name, "tiers")]
-        downstream = _split_name(self._written(downstream))[1]
-        project = self.project.workflows[document] if isinstance(self.project, MultiWorkflowProject) else self.project
-        inputs = project.workflow.operators[downstream].inputs
+        (_, end), source = ends[0], written.sources.get(name)
         paths: list[tuple[Any, ...]] = [
-            (document, "operators", downstream, "inputs", index, "stays_in")
-            for index, edge in enumerate(inputs)
+            (document, "operators", end, "inputs", index, "stays_in")
+            for index, edge in enumerate(written.operators[end].inputs)
             if edge.upstream == name and edge.stays_in is not None
         ]
-        source = project.workflow.sources.get(name)
-        if source is not None and source.stays_in is not None:
-            paths.append((document, "sources", name, "stays_in"))
-        return paths
-
-    def _written(self, name: str) -> str:
-        """The name in the documents of a source or operator, which may be one of an audit."""
-        workflow, separator, local = name.rpartition(WORKFLOW_SEPARATOR)
-        several = self.project.workflows if isinstance(self.project, MultiWorkflowProject) else {"": self.project}
-        is_audited = several[workflow].workflow.slo.audit is not None
-        return f"{workflow}{separator}{local.removeprefix(AUDIT_PREFIX)}" if is_audited else name
-
-    def _link(self, ends: tuple[str, ...]) -> int:
-        links = self.project.infrastructure.links
-        return next(i for i, link in enumerate(links) if (link.upstream_tier, link.downstream_tier) == ends)
+        is_stated = source is not None and source.stays_in is not None
+        return [*paths, (document, "sources", name, "stays_in")] if is_stated else paths
 
 
-def _document(workflow: str = "") -> str:
-    """Name under which `DocumentLocations` knows a workflow's document; `workflow` is empty for a single workflow."""
-    return workflow or "workflow"
-
-
-def _split_name(name: str) -> tuple[str, str]:
-    """Split the qualified name of a source or operator into the document's name and the name within it."""
+def _split_name(name: str, prefix: str = "") -> tuple[str, str]:
+    """The document's name and the name within it, without the prefix, of the name of a source or operator."""
     workflow, _, own = name.rpartition(WORKFLOW_SEPARATOR)
-    return _document(workflow), own
+    return workflow or "workflow", own.removeprefix(prefix)
 
 
 _UNITS: Mapping[str, Unit] = {

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean.documents import AnyProject
-from jellybean.planning.deadline.predicted_latency import Judged
-from jellybean_solver import NO_ASSIGNMENT, Baseline, Infeasibility, Plan, Problem, Solution
+from jellybean.planning.predicted_latency import Judged
+from jellybean_solver import NO_ASSIGNMENT, Baseline, Infeasibility, Plan, Problem, Solution, in_true_prices
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The result of planning a project. `plan` is None if no plan meets the targets; then `reasons` says why.
+    """The result of planning a project. With `reasons` no plan meets the targets, also if the solution has one.
 
-    `problem` has all forms, whichever the plan has (`as_planned`). `solve_s`: time of the search in seconds.
+    `problem` has all forms, whichever the plan has (`as_planned`). `solve_s`: time of the search in seconds. Quick
+    results of a part of the search may be from fewer simulations.
     """
 
     problem: Problem
     solution: Solution
-    plan: Plan | None
-    reasons: tuple[str, ...]
-    baselines: tuple[Baseline, ...]
-    solve_s: float
-    nearest_p99_s: float | None = None  # p99 latency of the fastest rejected plan
-    fastest: Plan | None = None  # the plan that meets that p99, with it as target
-    judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
-    cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
-    best: str = ""  # what the plan is the best in, if that was searched: its highest rates or least latency
+    reasons: tuple[str, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    solve_s: float = 0.0
+    nearest_p99_s: float | None = None  # the least p99 target that a plan was found for, if none meets the stated one
+    fastest: Plan | None = None  # the plan for it, or the fastest one that was seen
+    judged: Judged | None = None  # the solution's predicted p99 latencies, if it has p99 targets
+    cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was replaced for its p99 latency
+    best: str = ""  # what was searched: highest rates, least latency, or least cost with penalties
     asked: AnyProject | None = None  # then the project with the options that were found
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan; None if none meets the targets."""
+        return None if self.reasons else self.solution.plan
 
     @property
     def status(self) -> str:
@@ -37,6 +42,22 @@ class Planned:
     @property
     def infeasibility(self) -> Infeasibility | None:
         return self.solution.infeasibility
+
+    def with_plan(self, plan: Plan) -> Planned:
+        """The same with another plan."""
+        return replace(self, solution=replace(self.solution, plan=plan))
+
+    def of(self, project: AnyProject) -> Planned:
+        """The same in the prices of money, as a plan of the project and its options."""
+        plan, fastest, cheapest = self.plan, self.fastest, self.cheapest
+        planned = replace(
+            self,
+            fastest=None if fastest is None else in_true_prices(self.problem, fastest),
+            cheapest=None if cheapest is None else (in_true_prices(self.problem, cheapest[0]), cheapest[1]),
+        )
+        if plan is None:
+            return planned
+        return planned.with_plan(replace(in_true_prices(self.problem, plan), overrides=project.overrides))
 
     @property
     def comparison(self) -> tuple[tuple[str, float | None, str], ...]:

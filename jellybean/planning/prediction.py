@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from jellybean.planning.deadline.predicted_latency import predicted_of_all, predictions
-from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
-from jellybean.planning.deadline.stated_latency import PredictedLatency
+from jellybean.planning.predicted_latency import predicted_of
+from jellybean.planning.simulated_deadline import no_progress
 from jellybean.planning.simulation import highest_sustained_rate, is_search_limit, seeds_of, simulate_plan
+from jellybean.planning.soft_targets import latency_penalty, soft_targets
 from jellybean_solver import (
     OutOfTimeError,
     Plan,
+    Progress,
     RequestFigures,
     SimulationResult,
     limited_to,
@@ -20,10 +21,6 @@ from jellybean_solver import (
 )
 
 QUEUES_PART = 0.5  # of the time limit, for latencies and throughput; the rest is for the highest sustained rate
-# Simulations of a plan that take as long as the search for its highest rate with one seed: 0.4 to 0.7 of digits, and of
-# the two workflows' example. Only the shown progress depends on it.
-RATE_STEPS = 0.5
-Progress = Callable[[float, float, str], None]
 
 
 def predict(
@@ -32,7 +29,7 @@ def predict(
     seed: int = 0,
     rate_scale: float = 1.0,
     duration_s: float | None = None,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Key -> figure: the plan's cost and accuracy, and simulated latency, throughput and highest sustained rate.
 
@@ -41,39 +38,37 @@ def predict(
     says of how much. `highest_rate_is_limit`: no higher rate was tried, so that the plan may sustain more.
     OutOfTimeError if not one request was answered in the window by then.
     """
-    seeds, limit = seeds_of(plan, seed), work_limit()
-    results: list[SimulationResult] = []
-    steps = len(seeds) * (1 + RATE_STEPS)
-    with limited_to(limit.share(QUEUES_PART)) as queues_limit:
-        for index in seeds:
+    seeds, results = seeds_of(plan, seed), list[SimulationResult]()
+    wanted = len(seeds)
+    with limited_to(work_limit().share(QUEUES_PART)) as queues_limit:
+        for number, index in enumerate(seeds):
             if results and queues_limit.left() == 0.0:
                 break
-            progress(index - seed, steps, f"simulation {index - seed + 1} of {len(seeds)}")
+            progress(number, 2 * wanted, f"simulation {number + 1} of {wanted}")
             results.append(simulate_plan(plan, seed=index, rate_scale=rate_scale, duration_s=duration_s))
     _require_answers(results[0])
     if len(results) > 1 and not results[-1].complete:  # too short beside the others
         del results[-1]
-    label = "highest sustained rate"
-    progress(len(seeds), steps, label)
-    highest = highest_sustained_rate(
-        plan, seed=seed, progress=lambda share: progress(len(seeds) + share * (steps - len(seeds)), steps, label)
-    )
-    progress(steps, steps, "done")
-    ended = _what_ended(results, len(seeds), highest)
-    p99 = predictions(results)
-    workflows = {
-        name: _figures([result.workflows[name] for result in results], p99[name]) for name in results[0].workflows
-    }
+
+    def searched(share: float) -> None:
+        progress(wanted + share * wanted, 2 * wanted, "highest sustained rate")
+
+    searched(0.0)
+    highest = highest_sustained_rate(plan, seed=seed, progress=searched)
+    progress(wanted, wanted, "done")
+    ended, first = _what_ended(results, wanted, highest), results[0]
+    workflows = {name: _figures([result.workflows[name] for result in results]) for name in first.workflows}
+    figures = _figures(results)
+    late = {name: own["latency_p99_s"] for name, own in (workflows or {"": figures}).items()}
+    penalty = {"latency_penalty_usd_per_h": latency_penalty(plan, late)} if soft_targets(plan) else {}
     return {
         "cost_usd_per_h": plan.cost.total_usd_per_h,
         "accuracy": plan.accuracy,
-        **_figures(results, predicted_of_all(results)),
-        **_penalty(plan, p99),
+        **figures,
+        **penalty,
         "highest_rate_per_s": highest,
         "highest_rate_is_limit": highest is not None and is_search_limit(plan, highest),
-        "utilisation": {
-            name: median(result.utilisation[name] for result in results) for name in results[0].utilisation
-        },
+        "utilisation": {name: median(result.utilisation[name] for result in results) for name in first.utilisation},
         **({"workflows": workflows} if workflows else {}),
         "simulations": len(results),
         "seed": seed,
@@ -104,17 +99,9 @@ def _what_ended(results: Sequence[SimulationResult], wanted: int, highest: float
     return f"the time limit ended the simulations: {', and '.join(parts)}" if parts else ""
 
 
-def _penalty(plan: Plan, p99: Mapping[str, PredictedLatency]) -> Mapping[str, float]:
-    """What p99 latencies count where they exceed soft targets; empty without one."""
-    if not soft_targets(plan):
-        return {}
-    penalty = latency_penalty(plan, {name: own.p99_s for name, own in p99.items()})
-    return {"latency_penalty_usd_per_h": penalty}
-
-
-def _figures(samples: Sequence[RequestFigures], latency: PredictedLatency) -> Mapping[str, float]:
+def _figures(samples: Sequence[RequestFigures]) -> Mapping[str, float]:
     """Medians of the figures of several simulations, and p99 with its interval."""
-    keys = ("offered", "completed", "throughput_per_s", "latency_mean_s")
+    latency, keys = predicted_of(samples), ("offered", "completed", "throughput_per_s", "latency_mean_s")
     return {
         **{key: median(getattr(sample, key) for sample in samples) for key in keys},
         "latency_p50_s": latency.p50_s,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_problem, require_folder
 from jellybean.folders import shell_text
-from jellybean.planning.deadline.after_losses import breach_after_loss
-from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach, latency_targets
-from jellybean.planning.deadline.simulation_judge import multiple_of_target
-from jellybean.planning.deadline.soft_change import change_with_penalties
-from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
 from jellybean.planning.planned import Planned
-from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, plan_project, require_plan
+from jellybean.planning.predicted_latency import check_latency, judged_latency, predicted_p99
+from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, require_plan, search_or_rule, settle
+from jellybean.planning.simulated_deadline import no_progress, planned_anew
+from jellybean.planning.soft_targets import latency_penalty, soft_targets
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
@@ -26,24 +24,30 @@ from jellybean_solver import (
     Plan,
     PlanDiff,
     Problem,
+    Progress,
     Replanned,
     ReplanSettings,
     SearchSettings,
     Solution,
+    SolveOptions,
     Verdict,
-    as_counted,
+    as_planned,
+    change,
     deadline_s,
     from_document,
     in_true_prices,
     is_by_ways,
-    limited,
+    is_worthwhile,
+    limited_work,
     load_prices,
     plan_diff,
     rate_text,
     replan,
+    rescore,
     startable,
     to_document,
     unstartable,
+    with_change,
 )
 
 
@@ -51,17 +55,15 @@ from jellybean_solver import (
 class ReplanResult:
     """The decision about a running plan: keep it or replace it.
 
-    `before`, `document`: the running plan and its document as written. `solve_s`: seconds without simulations.
+    `before`, `document`: the running plan and its document as written. `planned`: the chosen plan as a planning result,
+    with its latencies at the current rates. `unstartable`: pools of which a change cannot start all workers, in words.
     """
 
-    problem: Problem
     before: Plan
     document: dict[str, Any]
     decision: Replanned
-    solve_s: float
-    refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets; empty if one does
-    judged: Judged | None = None  # p99 latencies of the chosen plan at the current rates, if it has p99 targets
-    unstartable: tuple[str, ...] = ()  # pools of which a change cannot start all workers, as sentences
+    planned: Planned
+    unstartable: tuple[str, ...] = ()
 
     @property
     def diff(self) -> PlanDiff | None:
@@ -75,32 +77,18 @@ class ReplanResult:
         return plan_diff(decision.running, decision.best, load_prices(decision.best, decision.settings.prices))
 
     @property
-    def planned(self) -> Planned:
-        """The chosen plan as a planning result: the running plan, the new plan, or no plan."""
-        decision = self.decision
-        plan = {Verdict.KEEP: self.before, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
-        solution = Solution(plan, decision.infeasibility, decision.tried)
-        return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, judged=self.judged)
-
-    @property
     def result(self) -> dict[str, Any] | None:
         """The document of the chosen plan; None if no plan meets the targets."""
         if self.decision.verdict is Verdict.KEEP:
             return self.document  # with its hash
         if self.decision.verdict is Verdict.NONE:
             return None
-        return to_document(in_true_prices(self.problem, require_plan(self.planned)))
+        return to_document(in_true_prices(self.planned.problem, require_plan(self.planned)))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Limitations of the figures, for the user."""
         return tuple(self._notes())
-
-    def _reasons(self) -> Iterator[str]:
-        decision = self.decision
-        if decision.verdict is Verdict.NONE:
-            yield from decision.infeasibility.reasons if decision.infeasibility is not None else self.refusals
-            yield from (f"the running plan: {text}" for text in decision.broken)
 
     def _notes(self) -> Iterator[str]:
         yield from self.unstartable
@@ -118,7 +106,7 @@ class ReplanResult:
             yield f"a cheaper change was rejected: {self.decision.refused}; the migration of this one was not minimised"
         if self.decision.verdict is Verdict.KEEP:
             rates = {source.name: source.rate_per_s for source in self.before.sources}
-            other = [s for s in self.problem.sources if rates.get(s.name) != s.rate_per_s]
+            other = [s for s in self.planned.problem.sources if rates.get(s.name) != s.rate_per_s]
             if other:
                 current = ", ".join(f"{s.name} {rate_text(s.rate_per_s)}" for s in other)
                 declared = ", ".join(f"{s.name} {rate_text(rates[s.name])}" for s in other if s.name in rates)
@@ -148,77 +136,103 @@ def replan_project(
     horizon_h: float,
     gap: float | None = None,
     time_limit_s: float | None = None,
-    progress: Callable[[float, float, str], None] = lambda done, total, label: None,
+    progress: Progress = no_progress,
 ) -> ReplanResult:
     """Decide whether to keep the running plan (see `named_plan` for `named`) or to replace it. Writes no files.
 
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
     document, before = named_plan(project.directory, named)
-    stated, migration = build_problem(project), project.infrastructure.migration
-    problem = startable(stated, before)
+    whole, migration = build_problem(project), project.infrastructure.migration
+    problem = startable(whole, before)
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
-    checks_s: list[float] = []
-
-    def check(plan: Plan) -> str | None:
-        progress(2 * len(checks_s), 3, "p99 latency")
-        started = time.perf_counter()
-        breach = latency_breach(plan)
-        text = breach.text if breach is not None else breach_after_loss(problem, plan)
-        checks_s.append(time.perf_counter() - started)
-        progress(1, 3, "best change")
-        return text
-
-    refusals: tuple[str, ...] = ()
-
-    def instead() -> Plan | None:
-        nonlocal refusals
-        left_s = None if time_limit_s is None else max(1.0, time_limit_s - (time.perf_counter() - started))
-        planned = plan_project(project, running=before, gap=gap, time_limit_s=left_s, compare=False)
-        refusals = planned.reasons
-        return None if planned.plan is None else as_counted(problem, planned.plan)
-
-    progress(0, 3, "running plan")
+    settings = ReplanSettings(prices, horizon_h, migration.at_least)
     started = time.perf_counter()
-    clock = limited(time_limit_s, time.monotonic)
-    search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if soft_targets(problem) else time_limit_s
-    decision = replan(
-        problem,
-        before,
-        ReplanSettings(prices, horizon_h, migration.at_least),
-        SearchSettings(
-            gap, search_s, time.monotonic, check=check, instead=instead, deadline=_deadline(problem, progress)
-        ),
-    )
-    if soft_targets(problem) and decision.best is not None:
-        progress(1, 3, "soft p99 latency")
-        if latency_targets(decision.best) and check(decision.best) is not None:
-            decision = replace(decision, best=instead())
-        decision = change_with_penalties(problem, before, decision, gap=gap, clock=clock, progress=progress)
+    progress(0, 3, "running plan")
+    with limited_work(time_limit_s, time.monotonic) as clock:
+        running, _, broken = rescore(as_planned(problem, before), before)
+        missed = None if broken else check_latency(running, problem)
+
+        def instead() -> Plan | None:
+            return search_or_rule(problem, SolveOptions(gap, clock.left(), time.monotonic), clock).plan
+
+        search = SearchSettings(gap, None, time.monotonic, missed=missed, instead=instead)
+        is_timed = bool(soft_targets(problem)) or deadline_s(problem) is not None
+        search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if is_timed else clock.left()
+        progress(1, 3, "best change")
+        decision = replan(problem, before, settings, replace(search, time_limit_s=search_s))
+        settled = Planned(problem, _solution(decision))
+        if decision.best is not None and (decision.broken or is_worthwhile(decision) or soft_targets(problem)):
+            settled = _settled(problem, before, decision, search, progress)
+            decision = _decided(decision, before, settled)
     if decision.best is not None:
         decision = replace(decision, best=replace(decision.best, overrides=project.overrides))
-    solve_s = time.perf_counter() - started - sum(checks_s)
+    solve_s = time.perf_counter() - started
     progress(2, 3, "p99 latency")
-    chosen = {Verdict.KEEP: decision.running, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
-    judged = judged_latency(chosen) if chosen is not None else None
+    is_kept, reasons = decision.verdict is Verdict.KEEP, tuple[str, ...]()
+    chosen = decision.running if is_kept else decision.best
+    if chosen is None:
+        why = decision.infeasibility.reasons if decision.infeasibility is not None else settled.reasons
+        reasons = (*why, *(f"the running plan: {text}" for text in decision.broken))
+    judged = None if chosen is None else judged_latency(chosen)
     progress(3, 3, "done")
-    missing = tuple(unstartable(stated, before))
-    return ReplanResult(problem, before, document, decision, solve_s, refusals, judged, missing)
+    solution = Solution(before if is_kept else decision.best, decision.infeasibility, decision.tried)
+    planned = Planned(problem, solution, reasons, solve_s=solve_s, judged=judged)
+    return ReplanResult(before, document, decision, planned, tuple(unstartable(whole, before)))
 
 
-def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -> Deadline | None:
-    """The p99 target of plans that mix variants or bear losses, judged by simulation; None for other problems."""
-    target_s = deadline_s(problem)
-    if target_s is None or not is_by_ways(problem):
-        return None
+def _solution(decision: Replanned) -> Solution:
+    """The best change as a solution; its certificate counts the migration."""
+    return Solution(decision.best, decision.infeasibility, decision.tried)
 
-    def tried(done: float, most: float) -> None:
-        progress(1 + done / most, 3, "best change")
 
-    return Deadline(target_s, judge=multiple_of_target, advance=tried)
+def _settled(
+    problem: Problem, before: Plan, decision: Replanned, search: SearchSettings, progress: Progress
+) -> Planned:
+    """The best change that meets the p99 targets, with what soft ones count.
+
+    Where plans are found by ways, migration is minimised together with the cost for each target; where they are not,
+    it is added to what plans cost.
+    """
+    settings, is_ways = decision.settings, is_by_ways(problem)
+
+    def beside(changed: Problem, deadline: Deadline | None, limit_s: float | None) -> Solution:
+        return _solution(replan(changed, before, settings, replace(search, time_limit_s=limit_s, deadline=deadline)))
+
+    def value(plan: Plan) -> float:
+        return plan.counted_usd_per_h + change(before, plan, settings.prices).total_usd / settings.horizon_h
+
+    return settle(
+        problem,
+        _solution(decision),
+        search.gap,
+        solve=beside if is_ways else planned_anew(search.gap),
+        value=value,
+        nearest=not is_ways,
+        progress=lambda done, total, label: progress(1 + done / total, 3, label),
+    )
+
+
+def _decided(decision: Replanned, before: Plan, settled: Planned) -> Replanned:
+    """The decision with the change that was settled, or without any if none meets the targets."""
+    plan, judged = settled.solution.plan, settled.judged
+    late = judged if settled.reasons else settled.cheapest and settled.cheapest[1]
+    refused = late.text if late is not None and not late.kept else None
+    if plan is None or settled.reasons:
+        verdict = Verdict.NONE if decision.broken else Verdict.KEEP
+        return replace(decision, verdict=verdict, best=None, migration=None, refused=refused or settled.reasons[0])
+    bound_usd, late_usd_per_h = decision.bound_usd, (0.0, 0.0)
+    if soft_targets(plan) and not decision.maximises_accuracy:
+        running_s = {name: p99.p99_s for name, p99 in predicted_p99(decision.running).items()}
+        own = 0.0 if judged is None else sum(judged.penalties_usd_per_h.values())
+        late_usd_per_h = latency_penalty(decision.running, running_s), own
+        bound_usd = plan.certificate.bound * decision.settings.horizon_h
+    return with_change(
+        decision, plan, change(before, plan, decision.settings.prices), bound_usd, late_usd_per_h, refused
+    )
 
 
 def save_change(project: AnyProject, change: ReplanResult) -> None:
     """Write the kept or the new plan to DIR/plan.json, if one meets the targets."""
     if change.result is not None:
-        write_plan(project, change.result, change.problem)
+        write_plan(project, change.result, change.planned.problem)

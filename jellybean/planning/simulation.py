@@ -12,7 +12,6 @@ from statistics import median
 from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, RouteTable, SiteRoutes, Sites
 from jellybean_solver import (
     Arrivals,
-    Edge,
     MakeTimes,
     Observer,
     OutOfTimeError,
@@ -33,6 +32,7 @@ from jellybean_solver import (
     selection_shares,
     served_streams,
     simulate,
+    unqueued_and_hops_s,
     visits_per_request,
     worker_at,
 )
@@ -51,7 +51,9 @@ PROBE_REQUESTS = 20_000  # requests of all streams in one probe of the search fo
 MOST_PER_S = 20_000.0
 SAME_RATE = 1e-9  # relative: rates that differ by less are equal
 WARMUP_SHARE = 0.1  # warm-up, as a share of the measured window
-SPACING = 100.0  # spacing of requests without queueing, as a multiple of the service time of one request
+SPACING = (
+    1e4  # spacing of requests without queueing, as a multiple of the time of one request, whose children run at once
+)
 UNLOADED_LEAST = 20  # requests without queueing of a simulation, whatever runs they bring
 SEEDS = 5  # simulations of one plan with different seeds; of their figures the median counts
 
@@ -90,14 +92,14 @@ def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:
     wait_s = {name: wait for name, wait in mean_waits_s(plan).items() if plan.worker_by_name[name].tier in plan.sites}
     if not all(map(math.isfinite, wait_s.values())):
         return None
-    waiting: dict[str, float] = {}
+    waiting: dict[str, float] = {}  # source of a stream -> requests that wait in each site
     for stream in request_streams(plan):
-        for route in plan.routes:
-            if stream.operators[0] not in route.workers:  # of another workflow
-                continue
-            visited = {route.workers[name] for name in stream.operators}
-            mean = route.weight * stream.rate_per_s / stream.sites * sum(wait_s.get(worker, 0.0) for worker in visited)
-            waiting[stream.sources[0].name] = waiting.get(stream.sources[0].name, 0.0) + mean
+        routes = [route for route in plan.routes if stream.operators[0] in route.workers]
+        weighted_s = (
+            route.weight * sum(wait_s.get(worker, 0.0) for worker in {route.workers[name] for name in stream.operators})
+            for route in routes
+        )
+        waiting[stream.sources[0].name] = stream.rate_per_s / stream.sites * sum(weighted_s)
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         mean = min(waiting[stream.sources[0].name], SITE_REQUESTS)
@@ -121,22 +123,9 @@ def slow_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
 
 def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
     requests = max(UNLOADED_LEAST, round(_requests_share(plan) * requests))
-    streams = served_streams(plan)
-    slowest = min(stream.rate_per_s for stream in streams)
-    alone_s = {
-        op.name: max(times[1].mean_s for one in op.variants for times in one.service.values()) for op in plan.operators
-    }
-    work_s = sum(op.rate_per_s / slowest * alone_s[op.name] for op in plan.operators)
-    sent_s = sum(link.latency_s for link in plan.links) + sum(
-        (link.use or 0.0) * link.sites / slowest for link in link_uses(plan)
-    )
-    hops_s = plan.hop_s * (len(plan.operators) + 2)
-    apart_s = (SPACING if max(stream.sites for stream in streams) == 1 else SPACING**2) * max(
-        1e-6, work_s + sent_s + hops_s
-    )
-    fastest = max(stream.rate_per_s for stream in streams)
-    scale = 1.0 / (apart_s * fastest)
-    duration_s = requests / (scale * slowest)
+    rates = [stream.rate_per_s for stream in served_streams(plan)]
+    scale = 1.0 / (SPACING * max(1e-6, unqueued_and_hops_s(plan)[0]) * max(rates))
+    duration_s = requests / (scale * min(rates))
     return simulate_plan(
         plan, seed=seed, duration_s=duration_s, warmup_s=0.0, rate_scale=scale, arrivals=Arrivals.PERIODIC
     )
@@ -154,43 +143,35 @@ def highest_sustained_rate(
 
     All sources are scaled by the same factor. The result is the median over `seeds` seeds, because one window has too
     few requests for a precision of a few per cent. With many sites one seed is enough. At the time limit of the work
-    it is the median over those that are done; None if there is none. `progress`: gets the share of the work that is
-    done, after each probe.
+    it is the median over those that are done; None if there is none. `progress`: gets the share of the seeds that are
+    done.
     """
     rates: list[float] = []
     wanted = seeds_of(plan, seed, seeds)
     with suppress(OutOfTimeError):
         for done, index in enumerate(wanted):
-
-            def probed(probes: int, done: int = done) -> None:
-                progress((done + probes / (probes + 1)) / len(wanted))
-
-            rates.append(sustained_rate(plan, index, window_s, probed))
+            progress(done / len(wanted))
+            rates.append(sustained_rate(plan, index, window_s))
     return median(rates) if rates else None
 
 
-def sustained_rate(
-    plan: Plan, seed: int, window_s: float | None, probed: Callable[[int], None] = lambda probes: None
-) -> float:
+def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
     """Highest sustained rate with one seed; 0.0 if no rate is sustained. OutOfTimeError at the limit of the work.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests; sustained is defined
     in `jellybean_solver.simulation.sustained`. Windows are limited to 20,000 requests, fewer of those that bring many
-    runs. Where the capacity is above `MOST_PER_S`, that rate is the answer. `probed`: gets the number of simulations
-    that are done.
+    runs. Where the capacity is above `MOST_PER_S`, that rate is the answer.
     """
     first = first_rate_per_s(plan)
     scale, most = capacity_scale(plan), most_scale(plan)
     if scale > most:
         return first * most
-    slow_s = slow_latency_s(plan, seed=seed)
-    window_s = default_window_s(first * scale, slow_s) if window_s is None else window_s
+    slow_s, capacity = slow_latency_s(plan, seed=seed), first * scale
+    window_s = default_window_s(capacity, slow_s) if window_s is None else window_s
     grace = grace_s(slow_s, first, window_s, Arrivals.PERIODIC)
     all_per_s = scale * sum(stream.rate_per_s for stream in served_streams(plan))
     most_requests = PROBE_REQUESTS * _requests_share(plan)
     window_s = min(window_s, max(most_requests / all_per_s, min(10.0 * grace, PROBE_REQUESTS / all_per_s)))
-
-    probes = itertools.count(1)
 
     def probe(rate: float) -> bool:
         result = simulate_plan(
@@ -204,10 +185,8 @@ def sustained_rate(
         )
         if not result.complete:
             raise OutOfTimeError("time ended before the highest sustained rate was found")
-        probed(next(probes))
         return is_sustained(result.offered, result.completed, failed=0)
 
-    capacity = first * scale
     return highest_sustained(probe, 0.95 * capacity, 1.05 * capacity)
 
 
@@ -251,50 +230,32 @@ def brains(plan: Plan, *, fair_queueing_from: int = FAIR_QUEUEING_FROM) -> Mappi
     `fair_queueing_from`: queue length from which operators are served by fair queueing, weighted by planned load.
     """
     edges = [edge for operator in plan.operators for edge in operator.inputs]
-    wiring = {operator.name: _wiring(operator.inputs, operator.name, edges) for operator in plan.operators}
+    wiring = {
+        operator.name: OperatorWiring(
+            inputs=tuple((edge.upstream, edge.kind.value) for edge in operator.inputs),
+            outputs=tuple((edge.downstream, edge.kind.value) for edge in edges if edge.upstream == operator.name),
+        )
+        for operator in plan.operators
+    }
     tiers = {worker.name: worker.tier for worker in plan.workers}
     routes = SiteRoutes([route.workers for route in plan.routes], tiers, Sites(plan.sites))
     table = RouteTable(routes, groups_by_worker(plan))
     return {
-        name: Brain(
-            name,
-            wiring,
-            table,
-            BatchPolicy(
-                batch_sizes=_batches(plan, worker),
-                delays=_delays(plan, worker),
-                shares=_loads(plan, worker),
-                fair_queueing_from=fair_queueing_from,
-                workflows={name: plan.workflow_of(name) for name in plan.operator_by_name} if plan.workflows else {},
-            ),
-        )
+        name: Brain(name, wiring, table, _policy(plan, worker, fair_queueing_from))
         for worker in plan.workers
         for site in range(plan.sites.get(worker.tier, 1))
         for name in [worker_at(plan.sites, worker.tier, worker.name, site)]
     }
 
 
-def _batches(plan: Plan, worker: PlannedWorker) -> Mapping[str, int]:
-    here = [plan.operator_at(name, worker.name) for name in plan.operator_by_name]
-    return {operator.name: operator.batch[worker.pool] for operator in here if worker.pool in operator.batch}
-
-
-def _loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
-    """Operator -> its planned utilisation of the worker, computed as agents do."""
-    here = {name: plan.operator_at(name, worker.name) for name in worker.rates_per_s}
-    return {name: rate * here[name].mean_request_s(worker.pool) for name, rate in worker.rates_per_s.items()}
-
-
-def _delays(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
-    sizes = _batches(plan, worker)
-    return {o.name: o.batch_delay_s for o in plan.operators if o.batch_delay_s and sizes.get(o.name, 1) > 1}
-
-
-def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorWiring:
-    return OperatorWiring(
-        inputs=tuple((edge.upstream, edge.kind.value) for edge in inputs),
-        outputs=tuple((edge.downstream, edge.kind.value) for edge in edges if edge.upstream == name),
-    )
+def _policy(plan: Plan, worker: PlannedWorker, fair_queueing_from: int) -> BatchPolicy:
+    """How a worker forms batches; the shares are planned utilisations, computed as agents do."""
+    here = {name: plan.operator_at(name, worker.name) for name in plan.operator_by_name}
+    sizes = {name: one.batch[worker.pool] for name, one in here.items() if worker.pool in one.batch}
+    delays = {one.name: one.batch_delay_s for one in plan.operators if one.batch_delay_s and sizes.get(one.name, 1) > 1}
+    loads = {name: rate * here[name].mean_request_s(worker.pool) for name, rate in worker.rates_per_s.items()}
+    workflows = {name: plan.workflow_of(name) for name in here} if plan.workflows else {}
+    return BatchPolicy(sizes, delays, loads, fair_queueing_from, workflows)
 
 
 def window_s(plan: Plan, rate_scale: float = 1.0) -> float:

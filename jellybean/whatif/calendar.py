@@ -28,12 +28,12 @@ from jellybean.documents import (
 )
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
-from jellybean.planning.deadline.predicted_latency import first_p99_s, latency_targets
-from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
 from jellybean.planning.mixing import selection_lines, selections_json
 from jellybean.planning.plan_file import plan_options, write_plan_file
+from jellybean.planning.predicted_latency import latency_targets, simulated_p99_s
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.searched_objectives import stated_objective
+from jellybean.planning.soft_targets import latency_penalty, soft_targets
 from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Clock,
@@ -237,7 +237,7 @@ def plan_by_time(
         MigrationPrices(fleet.migration.start_usd, fleet.migration.download_usd_per_gib),
         {name: pool.billing_s for name, pool in fleet.workers.items() if pool.billing_s},
         plan_for,
-        (lambda plan: latency_penalty(plan, first_p99_s(plan, {})[0])) if soft_targets(problem) else None,
+        (lambda plan: latency_penalty(plan, simulated_p99_s(plan)[0])) if soft_targets(problem) else None,
         partial(_worse, problem.objective),
     )
     found = plans_by_time(asked, lambda done, total: progress(done, total, f"plan {done + 1} of {total}"))

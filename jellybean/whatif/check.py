@@ -24,10 +24,10 @@ from jellybean.display.time_picture import Panel, Scale, Steps, save_time_pictur
 from jellybean.documents import AnyProject, build_problem, load_any_project, rates_of_sources, with_settings
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
-from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
 from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
+from jellybean.planning.soft_targets import latency_penalty, soft_targets
 from jellybean_solver import (
     OutOfTimeError,
     Plan,

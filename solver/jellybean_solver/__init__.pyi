@@ -7,7 +7,6 @@ from .deadline.lower_bound import least_latency_s as least_latency_s
 from .deadline.restriction import with_margin as with_margin
 from .deadline.restriction import without_margin as without_margin
 from .deadline.search import Deadline as Deadline
-from .deadline.search import Judge as Judge
 from .deadline.settings import DEFAULT_SETTINGS as DEFAULT_SETTINGS
 from .deadline.settings import DeadlineSettings as DeadlineSettings
 from .deadline.settings import QUICK_SETTINGS as QUICK_SETTINGS
@@ -210,6 +209,7 @@ from .replanning.replan import Replanned as Replanned
 from .replanning.replan import SAVING_TOLERANCE as SAVING_TOLERANCE
 from .replanning.replan import SearchSettings as SearchSettings
 from .replanning.replan import Verdict as Verdict
+from .replanning.replan import is_worthwhile as is_worthwhile
 from .replanning.replan import removes_enough as removes_enough
 from .replanning.replan import replan as replan
 from .replanning.replan import with_change as with_change

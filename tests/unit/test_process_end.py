@@ -35,16 +35,6 @@ with ended_soon_after_signals(last_words, 0.05):
         time.sleep(60)
 """
 
-PARENT = """\
-import os, sys, time
-from jellybean.planning.deadline.second_process import SecondProcess
-
-second = SecondProcess(start_after_s=-1.0)
-second._start()
-print(second._process.pid, flush=True)
-time.sleep(600)
-"""
-
 
 def _require_ended(process: int) -> None:
     """Wait for the end of a process, given by a file descriptor."""
@@ -74,15 +64,6 @@ def test_a_process_that_is_started_amid_ctrl_c_gets_none() -> None:
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.communicate(timeout=WAIT_S)[0] == "True\n"
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_the_process_of_simulations_ends_with_one_that_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = os.pidfd_open(int(parent.stdout.readline()))
-    parent.kill()
-    parent.communicate(timeout=WAIT_S)
-    _require_ended(child)
 
 
 def test_an_exception_ends_a_child_at_once() -> None:

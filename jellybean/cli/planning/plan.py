@@ -36,11 +36,11 @@ from jellybean.cli.projects import open_any_project, planned_options, recorded_i
 from jellybean.cli.times import SimulationLimit, TimeLimit, command_limit, seconds_within
 from jellybean.display import formats
 from jellybean.errors import OutOfTimeError
-from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.proof import unproven
+from jellybean.planning.soft_targets import soft_targets
 from jellybean.report import plan_text, reserved_text
 from jellybean.report.plans.workflows_summary import MOST_NAMED, is_summarised
 from jellybean.report.records import record_prediction

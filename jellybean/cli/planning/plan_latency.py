@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.planning.deadline.simulated_deadline import cost_of
 from jellybean.planning.mixing import is_accuracy_maximised
 from jellybean.planning.planned import Planned
+from jellybean.planning.simulated_deadline import cost_of
 from jellybean.report.plans.plan_view import p99_lines
 from jellybean_solver import distinct_usd, plan_differences
 

@@ -54,7 +54,7 @@ def check_sites_that_differ(
         infrastructure.tree.add(("sites", tier), error.message, error.hint)
         return None
     table, problems = read_site_table(file, _columns(workflows, infrastructure, tier, others))
-    table, wrong = _with_overrides(table, overrides)
+    table, wrong = _with_overrides(table, overrides, [name for name in workflows if name])
     problems += wrong
     for of, workflow in workflows.items():
         if workflow.document is not None:
@@ -64,16 +64,18 @@ def check_sites_that_differ(
     return table
 
 
-def _with_overrides(table: SiteTable, overrides: Sequence[str]) -> tuple[SiteTable, list[DocumentProblem]]:
+def _with_overrides(
+    table: SiteTable, overrides: Sequence[str], workflows: Sequence[str]
+) -> tuple[SiteTable, list[DocumentProblem]]:
     """The table with the overrides SITE.column=value, and the problems with others."""
+    sites = [site.name for site in table.sites]
     changes: dict[str, dict[str, Any]] = {}
     problems: list[DocumentProblem] = []
     for text in overrides:
         path, equals, value = (part.strip() for part in text.partition("="))
-        names = (site.name for site in table.sites if path.startswith(f"{site.name}."))
-        name = max(names, key=len, default=None)
+        name = max((site for site in sites if path.startswith(f"{site}.")), key=len, default=None)
         if name is None or not equals:
-            problems += apply_overrides({}, [text])
+            problems += apply_overrides({}, [text], [*workflows, *sites])
             continue
         column = path.removeprefix(f"{name}.")
         try:

@@ -65,8 +65,14 @@ def amount(kind: RequirementKind, value: float | None) -> str:
 
 
 def title_of(explained: Explained, requirement: Requirement) -> Text:
-    """The requirement as written in the documents; one line per place that states it."""
-    return Text("\n".join(written(location, requirement) for location in explained.locations[requirement]))
+    """The requirement as written in the documents; one line per place that states it.
+
+    What one place states of several sites has their names.
+    """
+    places = explained.locations[requirement]
+    text = "\n".join(written(location, requirement) for location in places)
+    is_of_several = places and list(explained.locations.values()).count(places) > 1
+    return Text(f"{text} ({' -> '.join(requirement.subjects)})" if is_of_several else text)
 
 
 def written(location: Location, requirement: Requirement) -> str:

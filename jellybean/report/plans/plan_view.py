@@ -15,10 +15,10 @@ from jellybean.display import formats
 from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
 from jellybean.planning.cascades import cascade_lines
-from jellybean.planning.deadline.predicted_latency import Judged
-from jellybean.planning.deadline.soft_targets import planned_late_p99_s
 from jellybean.planning.mixing import selection_lines, spread_lines
+from jellybean.planning.predicted_latency import Judged
 from jellybean.planning.simulation import load_by_link
+from jellybean.planning.soft_targets import planned_late_p99_s
 from jellybean.report.plans.audit_view import audit_lines
 from jellybean.report.plans.workflows_summary import (
     MOST_NAMED,
@@ -273,9 +273,11 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
 
 def _beside_target(slo: Slo, accuracy: float | None) -> str:
     """Text after an accuracy: its target, and what it counts if that is soft and missed; empty without a target."""
-    target = slo.accuracy_of_plan
+    target, penalty = slo.accuracy_of_plan, slo.penalty(accuracy)
+    if slo.penalty_usd_per_h is not None and not penalty:
+        return f" >= {formats.plain(slo.mean_accuracy)}, soft"
     text = "" if target is None else f" >= {formats.plain(target)}"
-    if penalty := slo.penalty(accuracy):
+    if penalty:
         text += f" (soft target {formats.plain(slo.mean_accuracy)}: counts {formats.usd(penalty)} USD/h)"
     return text
 

@@ -69,16 +69,17 @@ class SearchSettings:
 
     `gap`: the relative gap at which it stops; None: that of the kind of problem (`DEFAULT_GAP` for one of one workflow
     whose plans do not mix variants).
-    `check` returns the reason why a plan breaks a target that this search does not model (a simulated p99), or None.
-    `instead` returns a plan that meets that target, found without regard to migration, or None. `deadline`: the p99
-    target of plans that mix variants or bear losses, whose search models it and minimises migration under it.
+    `missed`: a target that the running plan misses and this search does not model, in words. `instead` returns a plan
+    found without regard to migration, or None, where time ends the search and the running plan misses a target.
+    `deadline`: the p99 target of plans that mix variants or bear losses, whose search models it and minimises migration
+    under it.
     """
 
     gap: float | None = None
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
     assignment: AssignmentSettings = DEFAULT_ASSIGNMENT
-    check: Callable[[Plan], str | None] = lambda plan: None
+    missed: str | None = None
     instead: Callable[[], Plan | None] = lambda: None
     deadline: Deadline | None = None
 
@@ -89,7 +90,7 @@ class Replanned:
 
     `running`: the running plan rescored with the problem's present figures. `broken`: its violations and missed
     targets, as sentences. `best`: the cheapest plan to change to, with its `migration`; both None if there is none.
-    `refused`: why `check` rejected a cheaper plan; the migration of `best` was then computed, not minimised.
+    `refused`: the target that a cheaper plan misses; the migration of `best` was then computed, not minimised.
     `bound_usd`: lower bound on cost over the horizon, migration included, of any change. `tried`: selections evaluated.
     `running_late_usd_per_h`, `best_late_usd_per_h`: what the p99 latencies of the two plans count above soft targets.
     `objective`: with MEAN_ACCURACY, `bound_usd` is 0 and `accuracy_bound` an upper bound on the accuracy of any plan.
@@ -190,8 +191,8 @@ def _replan_whole(problem: Problem, before: Plan, settings: ReplanSettings, sear
     """As `replan`, of a problem without forms."""
     limit = limited(search.time_limit_s, search.clock)
     running, _, broken = rescore(problem, before)
-    if not broken and (breach := search.check(running)) is not None:
-        broken = (breach,)
+    if not broken and search.missed is not None:
+        broken = (search.missed,)
     network = Network(problem)
     start = RunningPlan(network, before, settings.prices, settings.horizon_h, limit)
     limit = limit.share(SEARCH_PART)
@@ -213,7 +214,7 @@ def _searched(problem: Problem, kept: Replanned, start: RunningPlan, search: Sea
     if is_by_ways(problem):
         return _beside_mixture(problem, kept, start, search, limit)
     if problem.may_leave_out or has_many_workflows(problem):  # migration is computed, not minimised
-        return _beside(solve_many(problem, search.gap, limit, explained=True), kept, start, search)
+        return _beside(solve_many(problem, search.gap, limit, explained=True), kept, start)
     budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
     outcome = cheapest(
         Fleet(start.network, search.assignment),
@@ -234,7 +235,7 @@ def _searched(problem: Problem, kept: Replanned, start: RunningPlan, search: Sea
     best, score = finish(start.network, outcome, start)
     best = score.checked(best)
     bound_usd = best.certificate.bound * kept.settings.horizon_h
-    return _decided(replace(kept, best=best, migration=start.migration(best), bound_usd=bound_usd), start, search)
+    return with_change(kept, best, start.migration(best), bound_usd)
 
 
 def _beside_mixture(
@@ -252,10 +253,10 @@ def _beside_mixture(
         running=start,
         assignment=search.assignment,
     )
-    return _beside(solution, kept, start, search)
+    return _beside(solution, kept, start)
 
 
-def _beside(solution: Solution, kept: Replanned, start: RunningPlan, search: SearchSettings) -> Replanned:
+def _beside(solution: Solution, kept: Replanned, start: RunningPlan) -> Replanned:
     """The decision between the running plan and that of a solution."""
     bound = 0.0 if solution.certificate is None else solution.certificate.bound
     kept = replace(kept, tried=solution.selections_tried)
@@ -266,28 +267,16 @@ def _beside(solution: Solution, kept: Replanned, start: RunningPlan, search: Sea
     if solution.plan is None:
         verdict = Verdict.NONE if kept.broken else Verdict.KEEP
         return replace(kept, verdict=verdict, infeasibility=solution.infeasibility if kept.broken else None)
-    return _decided(replace(kept, best=solution.plan, migration=start.migration(solution.plan)), start, search)
-
-
-def _decided(found: Replanned, start: RunningPlan, search: SearchSettings) -> Replanned:
-    """The decision between the running plan and the best other one, which has to pass the check."""
-    if found.best is None:
-        raise AssertionError("there is a plan to decide on")
-    broken = found.broken
-    if not broken and not is_worthwhile(found):
-        return found
-    if (refused := search.check(found.best)) is None:
-        return replace(found, verdict=Verdict.REPLACE)
-    other = search.instead()
-    moved = start.migration(other) if other is not None else None
-    found = replace(found, refused=refused, best=other, migration=moved)
-    if other is None:
-        return replace(found, verdict=Verdict.NONE if broken else Verdict.KEEP)
-    return replace(found, verdict=Verdict.REPLACE if broken or is_worthwhile(found) else Verdict.KEEP)
+    return with_change(kept, solution.plan, start.migration(solution.plan), kept.bound_usd)
 
 
 def with_change(
-    decision: Replanned, plan: Plan, moved: Migration, bound_usd: float, late_usd_per_h: tuple[float, float]
+    decision: Replanned,
+    plan: Plan,
+    moved: Migration,
+    bound_usd: float,
+    late_usd_per_h: tuple[float, float] = (0.0, 0.0),
+    refused: str | None = None,
 ) -> Replanned:
     """The decision between the running plan and another one that keeps all hard targets.
 
@@ -298,7 +287,7 @@ def with_change(
         decision,
         best=plan,
         migration=moved,
-        refused=None,
+        refused=refused,
         bound_usd=bound_usd,
         running_late_usd_per_h=running_late,
         best_late_usd_per_h=best_late,
@@ -331,7 +320,7 @@ def saves_enough(found: Replanned) -> bool:
 
 
 def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings) -> Replanned:
-    """As `replan`, over all choices of forms. `search.instead` is called only for the running plan's choice."""
+    """As `replan`, over all choices of forms."""
     limit, running = limited(search.time_limit_s, search.clock), chosen_in(before, problem)
     left = min(most_solved(problem), number_of_choices(problem))
 
@@ -378,9 +367,9 @@ def _better(decision: Replanned, found: Replanned, problem: Problem) -> Replanne
     )
     if found.best_usd is None or (decision.best_usd is not None and _rank(found, problem) >= _rank(decision, problem)):
         return known
-    taken = replace(known, best=found.best, migration=found.migration, refused=found.refused, infeasibility=None)
-    verdict = Verdict.REPLACE if taken.broken or is_worthwhile(taken) else Verdict.KEEP
-    return replace(taken, verdict=verdict)
+    if found.best is None or found.migration is None:
+        return known
+    return with_change(replace(known, infeasibility=None), found.best, found.migration, known.bound_usd)
 
 
 def _rank(decision: Replanned, problem: Problem) -> tuple[float, ...]:

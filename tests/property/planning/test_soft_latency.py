@@ -12,8 +12,8 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean.planning import settle
-from jellybean.planning.deadline.soft_search import TOLERANCE
-from jellybean.planning.deadline.soft_targets import soft_targets
+from jellybean.planning.soft_plan import TOLERANCE
+from jellybean.planning.soft_targets import soft_targets
 from jellybean_solver import DEFAULT_GAP, Plan, Problem, Slo, combine_workflows, evaluate, solve
 from jellybean_solver.planning.requirements import scaled
 from tests.brute_force import deadline_optimum, optimum
@@ -121,7 +121,7 @@ def _is_best(problem: Problem, choices: Sequence[Choice]) -> None:
     surely = deadline_optimum.least_value(choices, penalty, surely=True)
     assert proof.bound <= surely * (1 + LITTLE) + LITTLE
     assert value >= deadline_optimum.least_value(choices, penalty, surely=False) * (1 - LITTLE) - LITTLE
-    event(f"best {value <= surely * (1 + LITTLE) / (1 - TOLERANCE) + LITTLE}, tried {bool(found.compared)}")
+    event(f"best {value <= surely * (1 + LITTLE) / (1 - TOLERANCE) + LITTLE}, tried {bool(found.best)}")
 
 
 def _value(plan: Plan, p99_s: Mapping[str, float]) -> float:

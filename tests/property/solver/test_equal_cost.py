@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, event, given, settings
 
-from jellybean.planning.project_plan import best_of_equal_cost, more_accurate
+from jellybean.planning.project_plan import best_of_equal_cost
 from jellybean_solver import Problem, evaluate, solve
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.planning.requirements import scaled
@@ -26,14 +26,15 @@ def test_no_plan_as_cheap_and_as_accurate_is_faster(drawn: Problem) -> None:
     problem = scaled(drawn, IDLE)
     cheapest = solve(problem)
     assume(cheapest.plan is not None)
-    before, after = more_accurate(problem, cheapest).plan, best_of_equal_cost(problem, cheapest).plan
+    before, after = cheapest.plan, best_of_equal_cost(problem, cheapest).plan
     assert before is not None and after is not None
     cost = after.cost.total_usd_per_h
     assert cost == pytest.approx(before.cost.total_usd_per_h, rel=1e-8, abs=1e-8)
-    assert after.accuracy == pytest.approx(before.accuracy, abs=1e-6)
+    assert (after.accuracy or 0.0) >= (before.accuracy or 0.0) - 1e-6
     assert after.slo == problem.slo and after.certificate.is_optimal
     assert evaluate(problem, after).complaints == ()
-    assert latency(after).slowest_s <= latency(before).slowest_s
+    if after.accuracy == before.accuracy:
+        assert latency(after).slowest_s <= latency(before).slowest_s
     event("faster" if after is not before and latency(after).slowest_s < latency(before).slowest_s else "the same")
 
     accurate = replace(problem, slo=replace(problem.slo, accuracy=after.accuracy))

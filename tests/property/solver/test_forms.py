@@ -9,14 +9,13 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning import breach_after_loss, plans_after_losses
+from jellybean.planning.predicted_latency import breach_after_loss, plans_after_losses
 from jellybean_solver import (
     EndToEnd,
     LossKind,
     Objective,
     Problem,
     ReplanSettings,
-    SearchSettings,
     ServiceTime,
     Sharing,
     Slo,
@@ -281,8 +280,7 @@ def test_plans_with_forms_are_judged_after_each_loss(case: tuple[Problem, Option
     tight = replace(plan, slo=replace(plan.slo, latency_p99_s=1e-6))
     if latency(plan).unqueued_s > 1e-3:
         assert "without " in (breach_after_loss(formed, tight) or "")
-    check = SearchSettings(check=lambda one: breach_after_loss(formed, one))
-    assert replan(formed, plan, ReplanSettings(), check).broken == ()
+    assert replan(formed, plan, ReplanSettings()).broken == ()
 
 
 def test_a_head_has_a_name_of_its_own() -> None:

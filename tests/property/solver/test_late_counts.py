@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.deadline.enumeration import cheapest_in_time
 from benchmarks.deadline.problems import TINY, binding_problem
-from jellybean.planning.deadline.simulation_judge import multiple_of_target
+from jellybean.planning.predicted_latency import judge
 from jellybean_solver import solve
 from jellybean_solver.deadline.late_counts import LateCounts
 from jellybean_solver.deadline.lower_bound import least_cost_in_time
@@ -20,7 +20,7 @@ SEEDS = (604, *range(702, 742))
 
 @pytest.mark.slow
 def test_no_plan_that_is_in_time_by_simulation_costs_less_than_the_bound() -> None:
-    late = LateCounts(lambda plan: multiple_of_target(plan) <= 1.0, DEFAULT_SETTINGS.counted)
+    late = LateCounts(lambda plan: (judged := judge(plan)) is None or judged.kept, DEFAULT_SETTINGS.counted)
     compared = 0
     for seed in SEEDS[: examples(2, nightly=41)]:
         problem = binding_problem(seed, TINY)

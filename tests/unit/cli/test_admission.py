@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
-from jellybean.planning import load_plan
+from jellybean.planning import load_plan, plan_project
 from jellybean_solver import evaluate
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
@@ -43,6 +43,18 @@ def test_those_of_the_highest_worth_are_served(tmp_path: Path, capsys: pytest.Ca
     text = " ".join(capsys.readouterr().out.split())
     assert "left out: 2 sites worth 12.00 USD/h: c (7.00), a (5.00)" in text
     assert "with what is left out" in text
+
+
+def test_rules_that_a_plan_is_compared_with_serve_what_it_serves(tmp_path: Path) -> None:
+    folder = write(tmp_path, "a,30/s,0,,0.1 USD/h,,", "b,30/s,0,,9 USD/h,,", "c,80/s,0,,7 USD/h,,")
+    planned = plan_project(load_any_project(folder))
+    assert planned.plan is not None and planned.plan.left_out
+    kept = {workflow.name for workflow in planned.plan.workflows}
+    compared = [rule for rule in planned.baselines if rule.selection is not None]
+    assert compared
+    for rule in compared:
+        assert rule.selection is not None
+        assert {name.partition("/")[0] for name in rule.selection} == kept, rule.name
 
 
 def test_what_is_left_out_counts_before_and_after_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

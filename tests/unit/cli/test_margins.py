@@ -10,8 +10,8 @@ import pytest
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_project
 from jellybean.errors import DocumentError
-from jellybean.planning.deadline.predicted_latency import predicted_p99
 from jellybean.planning.plan_file import read_document
+from jellybean.planning.predicted_latency import predicted_p99
 from jellybean_solver import LossKind, Margin, stressed
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 

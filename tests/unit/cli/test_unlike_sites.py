@@ -66,6 +66,28 @@ def test_the_text_is_a_summary_and_json_has_each_site(shops: Path, capsys: pytes
     } == plan.selection
 
 
+def test_an_explanation_names_the_site_of_a_requirement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_shops(tmp_path)
+    options = ["--set", "rome.slo.accuracy=85"]
+    assert run(["explain", str(folder), "--json", *options]) == 0
+    limits = [one for one in json.loads(capsys.readouterr().out)["limits"] if one["kind"] != "residency"]
+    places = [place for limit in limits for place in limit["places"]]
+    found = {place["path"]: (place["written"], place["file"].rpartition("/")[2]) for place in places}
+    assert len(found) == len(places)
+    assert found["paris.slo.accuracy"] == ("95", "stores.csv")
+    assert found["rome.slo.accuracy"] == ("85", "--set rome.slo.accuracy=85")
+    assert found["berlin.slo.accuracy"] == ("80", "workflow.yaml")
+    assert found["paris.workers.box.count"] == ("4", "stores.csv")
+    assert found["paris.links.cloud.bandwidth"] == ("50 Mbit/s", "stores.csv")
+    assert found["workers.gpu.count"] == ("6", "infrastructure.yaml")
+
+
+@pytest.mark.parametrize("path", ["pariss.sources.camera.rate", "pari.slo.accuracy"])
+def test_a_site_that_is_misspelt_is_suggested(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", str(write_shops(tmp_path)), "--dry-run", "--set", f"{path}=3"]) == 2
+    assert "did you mean 'paris'?" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_few_sites_are_listed_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", str(write_shops(tmp_path)), "--dry-run"]) == 0
     text = capsys.readouterr().out

@@ -41,7 +41,7 @@ def test_a_soft_p99_latency_is_weighed_with_cascades_too(folder: Path) -> None:
     planned = plan_project(load_project(folder, [*ONLY_THE_CASCADE, soft]))
     assert planned.plan is not None and planned_cascades(planned.plan)
     assert planned.plan.certificate.penalty_usd_per_h > 0.0
-    assert planned.best.endswith("no better plan was found")
+    assert "p99 targets" in planned.best
 
 
 def test_a_time_limit_is_for_all_candidates(folder: Path) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from statistics import median
 
 import pytest
 
 from jellybean.display import formats
-from jellybean.planning import predict, predicted_p99, quick_judgement
-from jellybean.planning.deadline import missed_target, predicted_latency, second_process
-from jellybean.planning.deadline.predicted_latency import judged_latency, judged_so_far, latency_breach
-from jellybean.planning.deadline.second_process import SecondProcess
+from jellybean.planning import predict, predicted_latency, predicted_p99
+from jellybean.planning.predicted_latency import check_latency, judge, judged_latency, judged_so_far
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import Certificate, Observer, Plan, SimulationResult, Slo
 from tests.property.simulator.plans import chain, exponential
@@ -28,9 +25,7 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(seed)
         return simulate_plan(plan, seed=seed, observer=observer)
 
-    monkeypatch.setattr(second_process, "simulate_plan", counted)
-    monkeypatch.setattr(missed_target, "simulate_plan", counted)
-    monkeypatch.setattr(predicted_latency, "SIMULATIONS", SecondProcess(start_after_s=math.inf))
+    monkeypatch.setattr(predicted_latency, "simulate_plan", counted)
     monkeypatch.setattr(predicted_latency, "_cached", {})
     return made
 
@@ -63,26 +58,29 @@ def test_with_many_sites_the_interval_is_from_batches_of_one_simulation(seeds: l
 def test_a_quick_decision_makes_few_simulations_and_states_no_p99(seeds: list[int]) -> None:
     plan = chain([exponential(0.1)], 6.0)
     p99_s = simulate_plan(plan).latency_p99_s
-    assert judged_so_far(replace(plan, slo=Slo(latency_p99_s=p99_s))) is None
-    late = quick_judgement(replace(plan, slo=Slo(latency_p99_s=p99_s / 3)), whole=True)
+    unknown = judged_so_far(replace(plan, slo=Slo(latency_p99_s=p99_s)))
+    assert unknown is not None and unknown.p99[""].simulations == 0
+    late = judge(replace(plan, slo=Slo(latency_p99_s=p99_s / 3)), whole=True)
     assert late is not None and not late.kept and not late.p99[""].complete
     stated = f"p99 latency would be about {formats.duration(p99_s)}, above the SLO"
     assert stated in late.text and "1 simulation of" in late.text
-    assert latency_breach(replace(plan, slo=Slo(latency_p99_s=3 * p99_s))) is None
+    assert check_latency(replace(plan, slo=Slo(latency_p99_s=3 * p99_s))) is None
     assert seeds == [0]
     so_far = judged_so_far(replace(plan, slo=Slo(latency_p99_s=p99_s)))
     assert so_far is not None and not so_far.p99[""].complete
-    breach = latency_breach(replace(plan, slo=Slo(latency_p99_s=p99_s / 3)))
-    assert breach is not None and breach.p99[""].complete and "(5 simulations of" in breach.text
+    breach = check_latency(replace(plan, slo=Slo(latency_p99_s=p99_s / 3)))
+    assert breach is not None and "about" not in breach and "(5 simulations of" in breach
     assert seeds == list(range(5))
 
 
 def test_a_simulation_ends_once_it_is_certain_to_miss_the_target(seeds: list[int]) -> None:
     plan = chain([exponential(0.1)], 6.0)
     whole = simulate_plan(plan)
-    late = quick_judgement(replace(plan, slo=Slo(latency_p99_s=whole.latency_p50_s)))
+    late = judge(replace(plan, slo=Slo(latency_p99_s=whole.latency_p50_s)))
     assert late is not None and not late.kept and not late.p99[""].complete
     assert late.p99[""].requests < whole.offered / 4
     assert seeds == [0, 1, 2]  # a majority of five
-    met = quick_judgement(replace(plan, slo=Slo(latency_p99_s=3 * whole.latency_p99_s)))  # not from the unfinished ones
+    assert judge(replace(plan, slo=Slo(latency_p99_s=whole.latency_p50_s / 2))) is not None
+    assert seeds == [0, 1, 2], "a tighter target is missed, too"
+    met = judge(replace(plan, slo=Slo(latency_p99_s=3 * whole.latency_p99_s)))  # not from the unfinished ones
     assert met is not None and met.kept and met.p99[""].requests == whole.offered

@@ -7,19 +7,15 @@ from dataclasses import replace
 import pytest
 
 from jellybean.planning import in_time
-from jellybean.planning.deadline import nearest_latency
-from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
-from jellybean.planning.deadline.simulated_deadline import _certified
+from jellybean.planning.predicted_latency import check_latency, judged_latency
+from jellybean.planning.simulated_deadline import PRECISION, planned_anew
 from jellybean_solver import (
     Arrivals,
-    Certificate,
     Independent,
     Link,
-    Objective,
     Pool,
     Problem,
     Slo,
-    Termination,
     evaluate,
     solve,
 )
@@ -37,13 +33,13 @@ def _asked(p99_s: float, boxes: int = 10) -> Problem:
 def test_the_cheapest_plan_in_time_is_found_and_judged_by_simulation() -> None:
     asked = _asked(0.35)
     cheapest = solve(asked)
-    assert cheapest.plan is not None and latency_breach(cheapest.plan) is not None
+    assert cheapest.plan is not None and check_latency(cheapest.plan) is not None
     for thorough in (True, False):
-        found = in_time(asked, cheapest, 0.0, None, thorough=thorough)
+        found = in_time(asked, cheapest, planned_anew(0.0), None, thorough=thorough)
         plan = found.solution.plan
         assert plan is not None and not found.reasons
         assert len(plan.workers) == 3
-        assert latency_breach(plan) is None and evaluate(asked, plan).complaints == ()
+        assert check_latency(plan) is None and evaluate(asked, plan).complaints == ()
         assert found.judged is not None and found.judged.kept and found.judged.share <= 1.0
         assert found.cheapest is not None and found.cheapest[0] == cheapest.plan and not found.cheapest[1].kept
         assert plan.certificate.bound <= plan.cost.total_usd_per_h
@@ -53,7 +49,7 @@ def test_the_cheapest_plan_in_time_is_found_and_judged_by_simulation() -> None:
 def test_a_plan_in_time_is_left_as_it_is() -> None:
     asked = _asked(30.0)
     cheapest = solve(asked)
-    found = in_time(asked, cheapest, 0.0, None)
+    found = in_time(asked, cheapest, planned_anew(0.0), None)
     assert found.solution is cheapest and found.judged is not None and found.judged.kept
 
 
@@ -61,7 +57,7 @@ def test_a_plan_in_time_is_left_as_it_is() -> None:
 def test_where_no_plan_is_in_time_the_nearest_target_is_named() -> None:
     asked = _asked(0.11, boxes=3)  # a run alone takes 0.1 s
     cheapest = solve(asked)
-    found = in_time(asked, cheapest, 0.0, None)
+    found = in_time(asked, cheapest, planned_anew(0.0), None)
     assert found.reasons and "is too slow" in found.reasons[0]
     assert found.nearest_p99_s is not None and found.nearest_p99_s > 0.11
     assert "slo.latency_p99" in found.reasons[-1] and "simulated" in found.reasons[-1]
@@ -74,7 +70,7 @@ def test_where_no_plan_is_in_time_the_nearest_target_is_named() -> None:
 def test_a_soft_mean_accuracy_that_no_plan_reaches_does_not_end_the_search() -> None:
     soft = Slo(latency_p99_s=0.11, mean_accuracy=99.0, penalty_usd_per_h=0.01)
     asked = replace(_asked(0.11, boxes=3), slo=soft, accuracy=Independent({"see": {"v": 80.0}}))
-    found = in_time(asked, solve(asked), 0.0, None)
+    found = in_time(asked, solve(asked), planned_anew(0.0), None)
     assert found.nearest_p99_s is not None and found.nearest_p99_s > 0.11
     assert "slo.latency_p99" in found.reasons[-1]
 
@@ -87,21 +83,8 @@ def test_without_time_for_a_simulation_no_target_is_named_where_links_are_full()
         problem(step, pools=[Pool("gpu", "cloud", 2, 1.0)], rate_per_s=10.0, message_bytes=1e5), links=links
     )
     asked = replace(asked, slo=Slo(latency_p99_s=0.5))
-    found = in_time(asked, solve(asked), 0.0, 1e-6)
+    found = in_time(asked, solve(asked), planned_anew(0.0), 1e-6)
     assert found.reasons and found.nearest_p99_s is None and found.solution.plan is not None
-
-
-def test_a_plan_whose_p99_was_minimised_has_the_proof_of_its_objective() -> None:
-    asked = replace(_asked(0.35), objective=Objective.MEAN_ACCURACY)
-    cheapest = solve(_asked(0.35))
-    assert cheapest.plan is not None
-    proof = Certificate.of_accuracy(90.0, 95.0, Termination.GAP)
-    nearest = nearest_latency.Nearest(replace(cheapest.plan, accuracy=80.0), asked, 0.0, "time")
-    known = replace(cheapest, plan=replace(cheapest.plan, certificate=proof))
-    certificate = _certified(asked, known, nearest).certificate
-    assert certificate is not None
-    assert (certificate.objective, certificate.bound) == (80.0, 95.0)
-    assert certificate.termination is Termination.TIME_LIMIT
 
 
 def _skewed(p99_s: float) -> Problem:
@@ -117,7 +100,7 @@ def test_the_nearest_p99_is_the_least_of_any_plan_not_that_of_the_cheapest() -> 
     cheapest = solve(asked)
     assert cheapest.plan is not None and cheapest.plan.placements[0].pool == "box"
     steps: list[str] = []
-    found = in_time(asked, cheapest, 0.0, None, progress=lambda done, total, label: steps.append(label))
+    found = in_time(asked, cheapest, planned_anew(0.0), None, progress=lambda done, total, label: steps.append(label))
     assert found.fastest is not None and {place.pool for place in found.fastest.placements} == {"gpu"}
     assert found.nearest_p99_s is not None and found.nearest_p99_s < 0.05
     assert "below 20.0 ms there is none" in found.reasons[-1]
@@ -128,13 +111,13 @@ def test_the_nearest_p99_is_the_least_of_any_plan_not_that_of_the_cheapest() -> 
 def test_what_is_named_is_what_the_command_plan_finds_for_it() -> None:
     asked = _skewed(0.01)
     cheapest = solve(asked)
-    nearest = in_time(asked, cheapest, 0.0, None)
+    nearest = in_time(asked, cheapest, planned_anew(0.0), None)
     assert nearest.fastest is not None and nearest.nearest_p99_s is not None
     for target_s in (0.01, 0.015):  # both below the least latency without queues
-        refused = in_time(_skewed(target_s), cheapest, 0.0, None)
-        assert refused.nearest_p99_s == pytest.approx(nearest.nearest_p99_s, rel=nearest_latency.PRECISION)
+        refused = in_time(_skewed(target_s), cheapest, planned_anew(0.0), None)
+        assert refused.nearest_p99_s == pytest.approx(nearest.nearest_p99_s, rel=PRECISION)
     again = _skewed(nearest.nearest_p99_s)
-    planned = in_time(again, solve(again), 0.0, None)
+    planned = in_time(again, solve(again), planned_anew(0.0), None)
     assert planned.solution.plan is not None and not planned.reasons
     assert planned.solution.plan.cost == nearest.fastest.cost
 
@@ -142,7 +125,7 @@ def test_what_is_named_is_what_the_command_plan_finds_for_it() -> None:
 @pytest.mark.slow
 def test_a_time_limit_that_ended_the_search_for_the_least_p99_is_said() -> None:
     asked = _skewed(0.01)
-    limited = in_time(asked, solve(asked), 0.0, 0.0)
+    limited = in_time(asked, solve(asked), planned_anew(0.0), 0.0)
     assert "as the time limit ended the search" in limited.reasons[-1]
     assert limited.nearest_p99_s is not None and limited.fastest is not None
-    assert "limit" not in in_time(asked, solve(asked), 0.0, None).reasons[-1]
+    assert "limit" not in in_time(asked, solve(asked), planned_anew(0.0), None).reasons[-1]

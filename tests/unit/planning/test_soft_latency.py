@@ -22,11 +22,10 @@ from jellybean.planning import (
     predicted_p99,
     replan_project,
     save_plan,
-    simulated_figures,
 )
-from jellybean.planning.deadline.soft_plan import reached_s
-from jellybean.planning.deadline.soft_search import TOLERANCE, SoftTarget
-from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
+from jellybean.planning.predicted_latency import simulated_p99_s
+from jellybean.planning.soft_plan import TOLERANCE, reached_s
+from jellybean.planning.soft_targets import SoftTarget, as_hard, soft_targets
 from jellybean.whatif import plan_by_time
 from jellybean_solver import (
     MigrationPrices,
@@ -196,6 +195,7 @@ def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> No
     late = slo.latency_penalty(predicted_p99(decision.best)[""].p99_s)
     moved = decision.migration.total_usd if decision.migration is not None else 0.0
     assert decision.best_usd == pytest.approx(decision.best.cost.total_usd_per_h + late + moved)
+    assert decision.migration == change(running.plan, decision.best, decision.settings.prices)
     assert (decision.verdict is Verdict.REPLACE) is (start != "1 USD")
     for target_s in (0.045, 0.065, 0.1, 0.5):
         other = replan_project(hard(folder, target_s, prices), str(folder), horizon_h=1.0).decision
@@ -238,7 +238,7 @@ def test_a_calendar_counts_penalties_at_the_rates_of_each_period(folder: Path) -
     def usd(row: TimedPlan, plan: Plan) -> float:
         sources = tuple(replace(one, rate_per_s=row.period.rates_per_s[one.name]) for one in problem.sources)
         there, score, wrong = rescore(replace(problem, sources=sources), plan)
-        late = problem.slo.latency_penalty(simulated_figures(there, 0)[""].latency_p99_s)
+        late = problem.slo.latency_penalty(simulated_p99_s(there)[0][""])
         return math.inf if wrong else row.period.hours * (score.cost.total_usd_per_h + late)
 
     def total(sequence: Sequence[Plan]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,8 @@ from jellybean.cli import run
 from jellybean.cli.init import Example, copy_example
 from jellybean.documents import build_problem, load_project
 from jellybean.frontier import find_frontier, timed_solver
-from jellybean.planning import plan_project, predict, project_plan, searched_objectives, simulation
-from jellybean.planning.deadline import predicted_latency
-from jellybean.planning.deadline.predicted_latency import judged_latency, predicted_p99, quick_judgement
-from jellybean.planning.deadline.second_process import SecondProcess
+from jellybean.planning import plan_project, predict, predicted_latency, project_plan, searched_objectives, simulation
+from jellybean.planning.predicted_latency import judge, judged_latency, predicted_p99
 from jellybean.planning.simulation import (
     LEAST_REQUESTS,
     MAX_RUNS_PER_REQUEST,
@@ -95,10 +92,8 @@ def pages(tmp_path: Path) -> Path:
 def _few_requests_and_no_simulation_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "REQUESTS", REQUESTS)
     monkeypatch.setattr(simulation, "PROBE_REQUESTS", REQUESTS)
-    monkeypatch.setattr(predicted_latency, "SIMULATIONS", SecondProcess(start_after_s=math.inf))
     monkeypatch.setattr(simulator, "EVENTS_BETWEEN_CHECKS", 16)
     monkeypatch.setattr(predicted_latency, "_cached", {})
-    monkeypatch.setattr(predicted_latency, "_cut_short", {})
 
 
 class Alarm:
@@ -162,7 +157,7 @@ def test_a_p99_without_time_for_a_simulation_is_the_closed_form(pages: Path) -> 
     with limited_work(0.0, steps(0.0)):
         estimated = predicted_p99(plan)[""]
         judged = judged_latency(plan)
-        quick = quick_judgement(plan)
+        quick = judge(plan)
     assert (estimated.simulations, estimated.requests, estimated.complete) == (0, 0, False)
     assert estimated.low_s < estimated.p99_s < estimated.high_s
     assert judged is not None

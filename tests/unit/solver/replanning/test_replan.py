@@ -23,10 +23,12 @@ from jellybean_solver import (
     Slo,
     SolverError,
     Verdict,
+    change,
     load_prices,
     plan_diff,
     replan,
     solve,
+    with_change,
 )
 from jellybean_solver.migration.migration_cost import migration
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
@@ -193,31 +195,22 @@ def test_a_plan_of_other_documents_is_told_and_compared(
             assert (found.verdict is Verdict.REPLACE) == bool(broken)
 
 
-def test_targets_that_the_solver_does_not_know_are_asked_of_both_plans() -> None:
-    before, today = running(two_ways(20.0)), two_ways(10.0)
-
-    def one_box(plan: Plan) -> str | None:
-        return "slow" if len(plan.workers) == 1 else None
-
-    def any_plan(plan: Plan) -> str | None:
-        return f"slow with {len(plan.workers)}"
-
-    kept = replan(today, before, ReplanSettings(), SearchSettings(check=one_box))
-    assert (kept.verdict, kept.refused, kept.broken) == (Verdict.KEEP, "slow", ())
-    none = replan(today, before, ReplanSettings(), SearchSettings(check=any_plan))
-    assert (none.verdict, none.refused, none.broken) == (Verdict.NONE, "slow with 1", ("slow with 2",))
+def test_a_running_plan_that_misses_another_target_is_replaced() -> None:
+    before = running(two_ways(10.0))
+    kept = replan(two_ways(10.0), before, ReplanSettings())
+    assert (kept.verdict, kept.broken) == (Verdict.KEEP, ())
+    late = replan(two_ways(10.0), before, ReplanSettings(), SearchSettings(missed="slow"))
+    assert (late.verdict, late.broken) == (Verdict.REPLACE, ("slow",))
 
 
-def test_a_plan_that_keeps_those_targets_is_weighed_instead() -> None:
+def test_another_change_than_the_best_one_is_weighed_with_its_migration() -> None:
     before, today = running(two_ways(30.0)), two_ways(10.0)  # a gpu
     two_boxes = running(two_ways(20.0))
-
-    def one_box(plan: Plan) -> str | None:
-        return "slow" if len(plan.workers) == 1 and plan.workers[0].pool == "box" else None
-
     for share, verdict in ((0.3, Verdict.REPLACE), (0.4, Verdict.KEEP)):
         settings = ReplanSettings(MigrationPrices(0.01), 24.0, share)
-        found = replan(today, before, settings, SearchSettings(check=one_box, instead=lambda: two_boxes))
+        best = replan(today, before, settings)
+        moved = change(before, two_boxes, settings.prices)
+        found = with_change(best, two_boxes, moved, best.bound_usd, refused="slow")
         assert (found.verdict, found.refused, found.best) == (verdict, "slow", two_boxes)
         assert found.best_usd == pytest.approx(48.0 + 2 * (0.01 + 0.5))
         assert found.saved_share == pytest.approx((72.0 - 49.02) / 72.0)

@@ -178,10 +178,8 @@ def test_the_p99_is_kept_at_the_least_cost_with_migration() -> None:
     def judge(plan: Plan) -> float:
         return simulate_plan(plan, duration_s=500.0).latency_p99_s / 0.9
 
-    def check(plan: Plan) -> str | None:
-        return None if judge(plan) <= 1.0 else "too slow"
-
-    search = SearchSettings(check=check, deadline=Deadline(0.9, judge))
+    assert judge(before) > 1.0
+    search = SearchSettings(missed="too slow", deadline=Deadline(0.9, judge))
     found = replan(asked, before, ReplanSettings(START), search)
     assert found.broken == ("too slow",)
     assert (found.verdict, found.refused) == (Verdict.REPLACE, None)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from jellybean.planning.deadline.soft_search import SoftTarget
 from jellybean.quantities import DURATION, rounded_up
 from jellybean_solver import Plan, Problem, Slo
+
+
+@dataclass(frozen=True, slots=True)
+class SoftTarget:
+    """A p99 latency, and what each second above it counts."""
+
+    p99_s: float
+    usd_per_h_per_s: float
+
+    def penalty(self, p99_s: float) -> float:
+        """USD per hour for a p99 latency."""
+        return self.usd_per_h_per_s * max(0.0, p99_s - self.p99_s)
 
 
 def soft_targets(of: Problem | Plan) -> Mapping[str, SoftTarget]:

@@ -1,1 +1,0 @@
-"""Targets for the p99 latency of a plan: predicted, searched for and simulated, hard and soft."""
