@@ -7,36 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from jellybean_solver.figures import number_text
 from jellybean_solver.model.flows import traffic_usd_per_h
 from jellybean_solver.model.plan import PlannedWorker
 from jellybean_solver.model.problem import Link, Objective, Pool, Problem
 
+Priced = TypeVar("Priced", Pool, Link)
+
 UNITS: Mapping[str, str] = {Objective.COST: "USD/h", Objective.ENERGY: "W", Objective.CARBON: "g/h"}
 
 
-def amount_text(resource: str, amount: float, digits: int = 3) -> str:
+def amount_text(resource: str, amount: float) -> str:
     """The use of a resource with its unit."""
-    return f"{number_text(amount, digits)} {UNITS[resource]}"
+    return f"{number_text(amount)} {UNITS[resource]}"
 
 
 def used(
     problem: Problem, workers: Iterable[PlannedWorker], bytes_per_s: Mapping[tuple[str, str], float]
 ) -> Mapping[str, float]:
     """Resource -> what is used of it by workers, in each site, and by traffic between tiers, of all sites together."""
-    links = [
-        (problem.link_by_tiers[tiers], sent) for tiers, sent in bytes_per_s.items() if tiers in problem.link_by_tiers
+    parts: list[tuple[Pool | Link | None, float]] = [
+        *((problem.pool_by_name.get(one.pool), problem.sites.get(one.tier, 1)) for one in workers),
+        *((problem.link_by_tiers.get(tiers), traffic_usd_per_h(sent, 1.0)) for tiers, sent in bytes_per_s.items()),
     ]
-    pools = [(problem.pool_by_name[one.pool], one.tier) for one in workers if one.pool in problem.pool_by_name]
-    found: dict[str, float] = {}
-    for uses, times in (
-        *((pool.uses, problem.sites.get(tier, 1)) for pool, tier in pools),
-        *((link.uses, traffic_usd_per_h(sent, 1.0)) for link, sent in links),
-    ):
-        for name, amount in uses.items():
-            found[name] = found.get(name, 0.0) + times * amount
-    return found
+    uses = [(one.uses, times) for one, times in parts if one is not None]
+    names = dict.fromkeys(name for own, _ in uses for name in own)
+    return {name: sum(times * own.get(name, 0.0) for own, times in uses) for name in names}
 
 
 def without_price(pool: Pool) -> Pool:
@@ -68,20 +66,15 @@ def _priced(problem: Problem, resource: Objective, usd: float) -> Problem:
     """The problem with the use of a resource as its prices; prices and budget are then the use and limit of another."""
     money, budget = Objective.COST, problem.slo.budget_usd_per_h
 
-    def price(one: Pool | Link) -> float:
-        return usd * one.uses.get(resource, 0.0)
-
-    def uses(one: Pool | Link, before: float) -> Mapping[str, float]:
-        return _others(one.uses) if resource is money else {**one.uses, problem.counts: before}
+    def priced(one: Priced, price: str) -> Priced:
+        uses = _others(one.uses) if resource is money else {**one.uses, problem.counts: getattr(one, price)}
+        changes: dict[str, Any] = {price: usd * one.uses.get(resource, 0.0), "uses": uses}
+        return replace(one, **changes)
 
     return replace(
         problem,
-        pools=tuple(
-            replace(one, price_usd_per_h=price(one), uses=uses(one, one.price_usd_per_h)) for one in problem.pools
-        ),
-        links=tuple(
-            replace(one, price_usd_per_gib=price(one), uses=uses(one, one.price_usd_per_gib)) for one in problem.links
-        ),
+        pools=tuple(priced(one, "price_usd_per_h") for one in problem.pools),
+        links=tuple(priced(one, "price_usd_per_gib") for one in problem.links),
         slo=replace(problem.slo, budget_usd_per_h=problem.most.get(money)),
         most=_others(problem.most) if budget is None else {**problem.most, money: budget},
         counts=resource,
