@@ -20,6 +20,7 @@ from .plan_file import plan_options as plan_options
 from .plan_file import planned_overrides as planned_overrides
 from .plan_file import replaces_served_plan as replaces_served_plan
 from .plan_file import save_plan as save_plan
+from .plan_file import write_plan as write_plan
 from .plan_file import write_plan_file as write_plan_file
 from .planned import Planned as Planned
 from .predicted_latency import Judged as Judged
@@ -38,7 +39,6 @@ from .proof import unproven as unproven
 from .replan import ReplanResult as ReplanResult
 from .replan import named_plan as named_plan
 from .replan import replan_project as replan_project
-from .replan import save_change as save_change
 from .searched_objectives import ObjectiveSearch as ObjectiveSearch
 from .searched_objectives import PRECISION as PRECISION
 from .searched_objectives import TINY_S as TINY_S

@@ -55,7 +55,7 @@ ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are 
 SAME = 1e-6  # relative difference below which two costs count as equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 # Of the time limit, for the search of the cheapest plan: the rest is for its p99 and what it is compared with.
-SEARCH_PART, SEARCH_PART_IN_TIME, SEARCH_PART_OF_WAYS = 0.8, 0.5, 0.6
+SEARCH_PART, SEARCH_PART_IN_TIME = 0.8, 0.5
 SEARCH_PART_BESIDE_SOFT = 0.5  # of the time of plans in time, for hard targets where there are soft ones, too
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 
@@ -112,7 +112,7 @@ def _plan_at_least_cost(
         report(percent + (BASELINES_PERCENT - percent) * done / total, 100, label)
 
     report(0, 100, "cheapest plan")
-    part = SEARCH_PART_IN_TIME if is_timed else SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
+    part = SEARCH_PART_IN_TIME if is_timed else SEARCH_PART
     options = SolveOptions(
         gap, limit.share(part).left(), time.monotonic, tell=lambda share, known: report(percent * share, 100, known)
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from jellybean.documents import AnyProject, build_problem, require_folder
 from jellybean.folders import shell_text
-from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
+from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import check_latency, judged_latency, predicted_p99
 from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, require_plan, search_or_rule, settle
@@ -230,9 +230,3 @@ def _decided(decision: Replanned, before: Plan, settled: Planned) -> Replanned:
     return with_change(
         decision, plan, change(before, plan, decision.settings.prices), bound_usd, late_usd_per_h, refused
     )
-
-
-def save_change(project: AnyProject, change: ReplanResult) -> None:
-    """Write the kept or the new plan to DIR/plan.json, if one meets the targets."""
-    if change.result is not None:
-        write_plan(project, change.result, change.planned.problem)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from jellybean.quantities import DURATION, rounded_up
-from jellybean_solver import Plan, Problem, Slo
+from jellybean_solver import Plan, Problem, Slo, with_slos
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,11 @@ class SoftTarget:
 
 def soft_targets(of: Problem | Plan) -> Mapping[str, SoftTarget]:
     """Workflow -> its soft p99 latency; those without one are left out. A single workflow has the empty name."""
-    stated = {
-        name: (slo.soft_latency_p99_s, slo.latency_penalty_usd_per_h_per_s) for name, slo in of.slo_by_workflow.items()
-    }
     return {
         name: SoftTarget(seconds, price)
-        for name, (seconds, price) in stated.items()
-        if seconds is not None and price is not None
+        for name, slo in of.slo_by_workflow.items()
+        if (seconds := slo.soft_latency_p99_s) is not None
+        and (price := slo.latency_penalty_usd_per_h_per_s) is not None
     }
 
 
@@ -42,8 +40,7 @@ def as_hard(problem: Problem, targets_s: Mapping[str, float]) -> Problem:
         target_s = None if name not in targets_s else rounded_up(DURATION, targets_s[name])
         return replace(slo, latency_p99_s=target_s, soft_latency_p99_s=None, latency_penalty_usd_per_h_per_s=None)
 
-    workflows = tuple(replace(one, slo=hard(one.name, one.slo)) for one in problem.workflows)
-    return replace(problem, slo=problem.slo if workflows else hard("", problem.slo), workflows=workflows)
+    return with_slos(problem, hard)
 
 
 def latency_penalty(plan: Plan, p99_s: Mapping[str, float]) -> float:

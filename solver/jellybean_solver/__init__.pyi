@@ -115,6 +115,7 @@ from .model.multi_workflow import Margins as Margins
 from .model.multi_workflow import combine_workflows as combine_workflows
 from .model.multi_workflow import of_one_selection as of_one_selection
 from .model.multi_workflow import restricted as restricted
+from .model.multi_workflow import with_slos as with_slos
 from .model.plan import Certificate as Certificate
 from .model.plan import Cost as Cost
 from .model.plan import Placement as Placement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -10,7 +11,7 @@ from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.documents import AnyProject
-from jellybean.planning.plan_file import PLAN_FILE, current_hash, kept_plan
+from jellybean.planning.plan_file import PLAN_FILE, current_hash, kept_plan, write_plan
 from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
 from jellybean_solver import Verdict
 
@@ -25,7 +26,7 @@ def run_replan(
     json: bool,
 ) -> None:
     """Decide, print and write the plan; typer.Exit(3) if neither the running plan nor any other meets the targets."""
-    from jellybean.planning.replan import replan_project, save_change
+    from jellybean.planning.replan import replan_project
     from jellybean.report.plans.replan_view import change_json, change_text
 
     directory = project.directory
@@ -34,7 +35,9 @@ def run_replan(
     document, planned = change.result, change.planned
     is_new, served, before = change.decision.verdict is Verdict.REPLACE, "", current_hash(directory)
     if document is not None:
-        served = output.save(project, document, planned if is_new else None, lambda: save_change(project, change))
+        served = output.save(
+            project, document, planned if is_new else None, partial(write_plan, project, document, planned.problem)
+        )
     if json:
         kept = kept_plan(directory, outdated=True) if document is None else ""
         hash_entry = {} if document is None else {"hash": document["hash"]}
