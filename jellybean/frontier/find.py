@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from jellybean.documents import AnyProject, build_problem, workflows_named
@@ -133,16 +134,13 @@ def find_frontier(
         return check_latency(plan, problem)
 
     count = points or (POINTS if deadline_s(problem) is None else TIMED_POINTS)
-    solver = TimedSolver(limit.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
-    wanted = _wanted(moved, solver)
+    clock = limit.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE)
+    solver = TimedSolver(clock, 2 * count if moved.is_mean else 0)
+    wanted, search = _wanted(moved, solver), cost_accuracy
     if moved.is_mean:
         means = [mean for mean in (wanted, None if current is None else current.accuracy) if mean is not None]
-        curve = cost_mean_accuracy(
-            problem, accuracies=means, points=count, step=step, workflows=names, solve=solver, check=check,
-            progress=progress,
-        )  # fmt: skip
-    else:
-        curve = cost_accuracy(problem, step=step, workflows=names, solve=solver, check=check, progress=progress)
+        search = partial(cost_mean_accuracy, accuracies=means, points=count)
+    curve = search(problem, step=step, workflows=names, solve=solver, check=check, progress=progress)
     by_rate = None
     if scales:
         solver = TimedSolver(limit.share(CURVE_SHARE), len(scales) + RATE_SOLVES)

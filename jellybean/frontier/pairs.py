@@ -54,8 +54,6 @@ MEAN_STEP = 1e-4  # percent points: means are multiples of it
 ROUNDING = 1e-6  # of a step: means that lack less of a multiple are rounded up to it
 LEAST_S = 1.0  # for one point, in which small problems are solved
 
-ORDER = (Figure.ACCURACY, Figure.RATE, Figure.LATENCY, Figure.COST)  # of two, the first is fixed along the curve
-
 
 def pair_curve(
     project: AnyProject,
@@ -73,7 +71,7 @@ def pair_curve(
     """
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
     stated = MovedTargets.of(build_problem(project), workflows_named(project, workflows))
-    x, y = sorted((one, other), key=ORDER.index)
+    x, y = sorted((one, other), key=list(Figure).index)
     search = _Search(project, x, y, stated)
     values = list(dict.fromkeys(search.values(points, ENDS_SHARE * limit_s)))
     found = []

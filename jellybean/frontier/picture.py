@@ -110,9 +110,9 @@ def _draw(frontier: Frontier, curve: Curve, axes: Any) -> None:
     low, high = min(xs) - 0.09 * span, max(xs) + 0.07 * span
     xlabel, ylabel = (f"{figure_name(frontier, figure)} ({UNITS[figure]})" for figure in (curve.x, curve.y))
     axes.set(xlim=(low, high), ylim=(0, 1.14 * max(ys) or 1.0), xlabel=xlabel, ylabel=ylabel)
-    for line, color in ((frontier.single, SINGLE), (curve, CURVE)):
-        if line is curve or (line is not None and curve is frontier.curve):
-            _draw_line(axes, line, low, color)
+    if frontier.single is not None and curve is frontier.curve:
+        _draw_line(axes, frontier.single, low, SINGLE)
+    _draw_line(axes, curve, low, CURVE)
     for x, y, point in spots:
         color = _color(frontier, point)
         axes.plot(x, y, "o", ms=6, mfc=SURFACE if point.breaches else color, mec=color, mew=1.6, zorder=5)

@@ -33,15 +33,12 @@ def frontier_text(frontier: Frontier) -> RenderableType:
     """Terminal text: of each curve a summary, its points with their changes, and why it ends; then what lies beside."""
     parts: list[RenderableType] = []
     for curve in frontier.curves:
-        parts.append(Text("\n" if parts else "").append_text(_summary(frontier, curve)))
-        if curve.points:
-            parts.append(_indented(_table(frontier, curve)))
+        below: list[RenderableType] = [_table(frontier, curve)] if curve.points else []
         if curve.ended and not (curve.points and curve.points[-1].plan is None):  # whose row says why
-            parts.append(_indented(Text("end of the curve: " + "; ".join(curve.ended), "dim")))
-    if frontier.current is not None:
-        parts.append(_indented(Text(f"current plan: {_current_text(frontier.current)}")))
-    parts += (_indented(Text(note, WARN)) for note in frontier.notes)
-    return Group(*parts)
+            below.append(Text("end of the curve: " + "; ".join(curve.ended), "dim"))
+        parts += [Text("\n" if parts else "").append_text(_summary(frontier, curve)), _indented(below)]
+    current = [] if frontier.current is None else [Text(f"current plan: {_current_text(frontier.current)}")]
+    return Group(*parts, _indented([*current, *(Text(note, WARN) for note in frontier.notes)]))
 
 
 def _current_text(current: Current) -> str:
@@ -110,10 +107,9 @@ def _summary(frontier: Frontier, curve: Curve) -> Text:
 
 def _table(frontier: Frontier, curve: Curve) -> Table:
     """A row for each point: its figures, but for those that are alike everywhere, and what changes."""
-    shown = [curve.x, curve.y]
-    for figure in Figure:
-        texts = {TEXTS[figure](point.figures.get(figure)) for point in curve.points if point.plan is not None}
-        shown += [figure] if figure not in shown and len(texts) > 1 else []
+    planned = [point.figures for point in curve.points if point.plan is not None]
+    texts = {figure: {TEXTS[figure](figures.get(figure)) for figures in planned} for figure in Figure}
+    shown = [figure for figure in Figure if figure in (curve.x, curve.y) or len(texts[figure]) > 1]
     single = frontier.single if curve is frontier.curve else None
     headings = [heading(figure) for figure in shown]
     headings += ["gap"] if curve.gap > LEAST_GAP else []
@@ -139,7 +135,10 @@ def _described(
     if point.plan is None:
         yield Text(("no plan: " if point.finished else "not known: ") + "; ".join(point.reasons), BAD)
         return
-    mark = mark_text(frontier, curve, point)
+    mark = "highest feasible rate" if curve is frontier.rates and point.x == curve.highest else ""
+    if point is frontier.cheapest:
+        other = "cheapest for the accuracy target; `jellybean plan` searches for a plan that meets all targets"
+        mark = "the plan of `jellybean plan`" if point is frontier.chosen else other
     if mark:
         yield Text(mark, f"bold {GOOD}")
     yield from (Text(f"misses a target: {breach.split(' (')[0]}", BAD) for breach in point.breaches)
@@ -150,17 +149,6 @@ def _described(
         yield Text("only rates", "dim")
 
 
-def mark_text(frontier: Frontier, curve: Curve, point: CurvePoint) -> str:
-    """What is special about a point; empty if nothing is."""
-    if curve is not frontier.curve:
-        return "highest feasible rate" if point.x == curve.highest else ""
-    if point is not frontier.cheapest:
-        return ""
-    if point is frontier.chosen:
-        return "the plan of `jellybean plan`"
-    return "cheapest for the accuracy target; `jellybean plan` searches for a plan that meets all targets"
-
-
 def to_json(frontier: Frontier) -> dict[str, Any]:
     """The curves as JSON values; plans are given by hash, selection and placements."""
     moved, curve, rates = frontier.moved, frontier.curve, frontier.rates
@@ -168,12 +156,13 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
     if curve.step is not None:
         document["corners"] = document.pop("points")
     single = () if frontier.single is None else frontier.single.points
-    keys = ("accuracy", "cost_usd_per_h", "bound_usd_per_h")
-    corners = ((point.x, point.cost_usd_per_h, point.bound_usd_per_h) for point in single)
     return {
         **document,
         "highest_bound": curve.highest,
-        "one_selection": [dict(zip(keys, corner, strict=True)) for corner in corners],
+        "one_selection": [
+            {"accuracy": one.x, "cost_usd_per_h": one.cost_usd_per_h, "bound_usd_per_h": one.bound_usd_per_h}
+            for one in single
+        ],
         "workflows": list(moved.workflows),
         "rates": None if rates is None else {**_curve_json(frontier, rates), "highest_scale": rates.highest},
         "current": None if frontier.current is None else json_values(frontier.current),
@@ -239,14 +228,12 @@ def _point_json(
 def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
     """Write the plan document of each point of the curves; returns the paths in the same order."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    for curve in frontier.curves:
-        for point in curve.points:
-            if point.plan is not None:
-                paths.append(folder / f"{curve.x}-{point.figures[curve.x]:.10g}.json")
-                write_plan_file(paths[-1], to_document(point.plan))
-    return tuple(paths)
+    points = [(curve.x, point) for curve in frontier.curves for point in curve.points]
+    plans = {folder / f"{x}-{point.figures[x]:.10g}.json": point.plan for x, point in points if point.plan is not None}
+    for path, plan in plans.items():
+        write_plan_file(path, to_document(plan))
+    return tuple(plans)
 
 
-def _indented(part: RenderableType) -> Padding:
-    return Padding(part, (0, 0, 0, 2), expand=False)
+def _indented(parts: Sequence[RenderableType]) -> Padding:
+    return Padding(Group(*parts), (0, 0, 0, 2), expand=False)

@@ -21,12 +21,12 @@ Progress = Callable[[float, float, str], None]  # done, total, label
 
 
 class Figure(StrEnum):
-    """A figure of a plan that a curve is about."""
+    """A figure of a plan that a curve is about. Of two, the first one here has its values along the curve."""
 
-    COST = "cost"  # USD per hour, with what p99 latencies count above soft targets
     ACCURACY = "accuracy"  # percent
-    LATENCY = "latency"  # p99, seconds
     RATE = "rate"  # requests per second of a source
+    LATENCY = "latency"  # p99, seconds
+    COST = "cost"  # USD per hour, with what p99 latencies count above soft targets
 
 
 @dataclass(frozen=True, slots=True)
