@@ -15,7 +15,6 @@ from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency, latency_targets
 from jellybean.planning.soft_targets import as_hard, soft_targets
 from jellybean_solver import (
-    ACCURACY_TOLERANCE,
     Clock,
     Curve,
     CurvePoint,
@@ -106,7 +105,7 @@ def find_frontier(
     project: AnyProject,
     *,
     rates: Callable[[float], Sequence[float]] | None = None,
-    step: float = ACCURACY_TOLERANCE,
+    step: float = 0.0,
     points: int | None = None,
     workflows: Sequence[str] = (),
     progress: Progress = lambda done, total, label: None,

@@ -97,7 +97,7 @@ def with_better_plans(points: Sequence[CurvePoint], x: Figure, y: Figure) -> lis
     best, kept = points[::order][0], list[CurvePoint]()
     for point in points[::order]:
         best = point if _rank(point, y) <= _rank(best, y) else best
-        kept.append(point if best is point else replace(best, x=point.x, bound_usd_per_h=point.bound_usd_per_h))
+        kept.append(replace(best, x=point.x, bound_usd_per_h=point.bound_usd_per_h))
     return kept[::order]
 
 
@@ -188,14 +188,14 @@ class _Search:
         """The best plan at a value."""
         settings = self._settings(value)
         asked = () if self.y is Figure.COST else objective(self.project, Objective(self.y.value))
-        options, fixed = tuple(map(str, settings)), {self.x: value}
+        unplanned = CurvePoint(value, None, figures={self.x: value}, options=tuple(map(str, settings)))
         try:
             planned = self._planned((*settings, *asked), limit_s)
         except SolverError as error:
-            return CurvePoint(value, None, reasons=(str(error),), finished=False, figures=fixed, options=options)
+            return replace(unplanned, reasons=(str(error),), finished=False)
         plan = planned.plan
         if plan is None:
-            return CurvePoint(value, None, reasons=planned.reasons, figures=fixed, options=options)
+            return replace(unplanned, reasons=planned.reasons)
         figures, p99_s = figures_of(plan, self.moved), self._p99_s(plan)
         if math.isfinite(p99_s):  # else it has a queue without spare capacity
             figures[Figure.LATENCY] = p99_s

@@ -1,11 +1,14 @@
-"""Draw the curves, each with a key: a row for each point, with its figures and what is new in its plan."""
+"""Draw the curves, each with its table as a key."""
 
 from __future__ import annotations
 
+import io
+import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from jellybean.display.pictures import (
     BAD,
@@ -24,31 +27,20 @@ from jellybean.display.pictures import (
     save_figure,
 )
 from jellybean.errors import JellyBeanError
-from jellybean.frontier.changes import with_changes
 from jellybean.frontier.find import Frontier
-from jellybean.frontier.view import (
-    LEAST_GAP,
-    TEXTS,
-    figure_name,
-    heading,
-    proof_text,
-    title_text,
-    value_text,
-)
+from jellybean.frontier.view import LEAST_GAP, TEXTS, curve_table, figure_name, title_text
 from jellybean_solver import Curve, CurvePoint, Figure
 
-MAX_ROWS = 20  # of a key; of more points, every second or third
-ROW_LINES = 2  # lines of one row
-LINE_INCHES = 0.19  # height of a line of a key
-PLOT_INCHES, WIDE, NARROW = 4.6, (11.5, 44, 100), (4.06, 38, 42)  # inches, characters of a row's plan and of a title
-COLUMNS = ((0.14, "right"), (0.3, "right"), (0.34, "left"))  # of the key: both figures, plan
+MAX_LINES = 60  # of a key
+LINE_INCHES = 0.13  # height of a line of a key
+PLOT_INCHES, WIDE, NARROW = 4.6, (11.5, 66), (4.06, 56)  # inches, characters of a key
+TITLE_PER_INCH = 9  # characters
 NEAR = 1.6  # times the largest value of a curve up to which a stated value is drawn
 CURVE, SINGLE = SERIES[:2]
 UNITS = {Figure.COST: "USD/h", Figure.ACCURACY: "%", Figure.LATENCY: "p99, s", Figure.RATE: "1/s, all sources alike"}
 STATED = {Figure.COST: "budget", Figure.RATE: "now"}
 
 Spot = tuple[float, float, CurvePoint]  # both figures
-Row = tuple[str, tuple[str, str, str]]  # colour, cells; of a sign all in the first one
 
 
 def save_plot(frontier: Frontier, path: Path, *, narrow: bool = False) -> None:
@@ -60,26 +52,29 @@ def save_plot(frontier: Frontier, path: Path, *, narrow: bool = False) -> None:
     matplotlib = load_matplotlib()
     from matplotlib.figure import Figure as Picture
 
-    width, characters, in_title = NARROW if narrow else WIDE
-    panels = [(curve, [*_rows(frontier, curve, characters)]) for curve in frontier.curves if _spots(curve)]
+    width, characters = NARROW if narrow else WIDE
+    panels = [(curve, _key_text(frontier, curve, characters)) for curve in frontier.curves if _spots(curve)]
     if not panels:
         raise JellyBeanError(f"{path}: no plan to draw")
-    keys = [LINE_INCHES * sum(1 + cells[-1].count("\n") for _, cells in [*rows, *rows[:3]]) for _, rows in panels]
+    keys = [LINE_INCHES * (5 + text.count("\n")) for _, text in panels]
     heights = [inches for key in keys for inches in ((PLOT_INCHES, key) if narrow else (max(PLOT_INCHES, key),))]
     with matplotlib.rc_context(STYLE):
         picture = Picture(figsize=(width, sum(heights)), facecolor=SURFACE, layout="constrained")
         grid = {"height_ratios": heights, "width_ratios": (1,) if narrow else (1.45, 1), "hspace": 0.06}
         frames = picture.subplots(len(heights), 1 if narrow else 2, squeeze=False, gridspec_kw=grid).ravel()
+        labels = []
         for (curve, _), axes, key in zip(panels, frames[::2], frames[1::2], strict=True):
-            title = textwrap.fill(f"{frontier.moved.problem.name}: {title_text(frontier, curve)}", in_title)
+            title = textwrap.fill(
+                f"{frontier.moved.problem.name}: {title_text(frontier, curve)}", int(TITLE_PER_INCH * width)
+            )
             axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=26)
-            _draw(frontier, curve, axes)
+            labels.append(_draw(frontier, curve, axes))
             key.set_axis_off()
         picture.draw_without_rendering()
         picture.set_layout_engine("none")  # the places of points and keys are final now
-        for (curve, rows), axes, key in zip(panels, frames[::2], frames[1::2], strict=True):
-            label_above(axes, [*_labels(frontier, curve, axes)])
-            _draw_key(rows, key)
+        for (_, text), above, axes, key in zip(panels, labels, frames[::2], frames[1::2], strict=True):
+            label_above(axes, above)
+            key.text(0, 1, text, va="top", family="monospace", fontsize=7, linespacing=1.3)
         save_figure(picture, path)
 
 
@@ -92,8 +87,9 @@ def _spots(curve: Curve) -> list[Spot]:
     ]
 
 
-def _draw(frontier: Frontier, curve: Curve, axes: Any) -> None:
-    """Draw everything but what needs to know where the points lie."""
+def _draw(frontier: Frontier, curve: Curve, axes: Any) -> list[tuple[float, str]]:
+    """Draw a curve; returns what is to be said above the frame: x and text."""
+    labels = []
     spots, current = _spots(curve), frontier.current if curve is frontier.curve else None
     xs, ys = [x for x, _, _ in spots], [y for _, y, _ in spots]
     if current is not None:
@@ -102,10 +98,11 @@ def _draw(frontier: Frontier, curve: Curve, axes: Any) -> None:
     if (stated := frontier.stated(curve.x)) is not None:
         xs.append(stated)
         axes.axvline(stated, **LIMIT)
+        labels.append((stated, f"{STATED.get(curve.x, 'SLO')} {TEXTS[curve.x](stated)}"))
     if (limit := frontier.stated(curve.y)) is not None and limit < NEAR * max(ys):
         ys.append(limit)
         axes.axhline(limit, **LIMIT)
-        label_beside(axes, limit, f"{STATED.get(curve.y, 'SLO')}\n{value_text(curve.y, limit)}")
+        label_beside(axes, limit, f"{STATED.get(curve.y, 'SLO')}\n{TEXTS[curve.y](limit)}")
     span = max(xs) - min(xs) or 1.0
     low, high = min(xs) - 0.09 * span, max(xs) + 0.07 * span
     xlabel, ylabel = (f"{figure_name(frontier, figure)} ({UNITS[figure]})" for figure in (curve.x, curve.y))
@@ -118,7 +115,9 @@ def _draw(frontier: Frontier, curve: Curve, axes: Any) -> None:
         axes.plot(x, y, "o", ms=6, mfc=SURFACE if point.breaches else color, mec=color, mew=1.6, zorder=5)
     if curve.ended:
         axes.axvspan(spots[-1][0], high, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+        labels.append(((spots[-1][0] + high) / 2.0, "no plan" if curve.finished else "unknown"))
     bare(axes)
+    return labels
 
 
 def _draw_line(axes: Any, curve: Curve, low: float, color: str) -> None:
@@ -136,7 +135,7 @@ def _draw_line(axes: Any, curve: Curve, low: float, color: str) -> None:
             style = "-" if left == before[0] else ":"
             axes.plot([before[0], left], [before[1], y], color=color, linewidth=1, linestyle=style, zorder=3)
         if curve.y is Figure.COST and point.gap > LEAST_GAP:
-            axes.fill_between([start, x], point.bound_usd_per_h, y, linewidth=5, **shade)
+            axes.fill_between([start, x], point.bound_usd_per_h, y, linewidth=5 * (start == x), **shade)
         if curve.y is Figure.COST and before is not None and left < start:
             axes.fill_between([left, start], before[2].bound_usd_per_h, y, linewidth=0, **shade)
         before = x, y, point
@@ -146,36 +145,18 @@ def _color(frontier: Frontier, point: CurvePoint) -> str:
     return BAD if point.breaches else INK if point is frontier.chosen else CURVE
 
 
-def _labels(frontier: Frontier, curve: Curve, axes: Any) -> Iterator[tuple[float, str]]:
-    """What is said above the frame: what is stated, and where the curve ends."""
-    if curve.ended:
-        yield (_spots(curve)[-1][0] + axes.get_xlim()[1]) / 2.0, "no plan" if curve.finished else "unknown"
-    if (stated := frontier.stated(curve.x)) is not None:
-        yield stated, f"{STATED.get(curve.x, 'SLO')} {value_text(curve.x, stated)}"
-
-
-def _rows(frontier: Frontier, curve: Curve, width: int) -> Iterator[Row]:
-    """The rows of the key: of points the gap, and what is new in their plans; then what signs mean."""
-    yield SOFT, (heading(curve.x), heading(curve.y), "plan")
-    spots, changed = _spots(curve), {id(point): changed for point, changed in with_changes(curve)}
-    for x, y, point in spots[:: len(spots) // MAX_ROWS + 1]:
-        new = [f"{one.operator} {one.variant}" if one.variant_changed else str(one) for one in changed[id(point)]]
-        new[:0] = [f"gap {point.gap:.2%}"] if point.gap > LEAST_GAP else []
-        lines = textwrap.wrap("; ".join(new) or "only rates", width, max_lines=ROW_LINES, placeholder=" …")
-        yield _color(frontier, point), (TEXTS[curve.x](x), TEXTS[curve.y](y), "\n".join(lines))
-    signs = [(SOFT, ""), (CURVE, f"● {proof_text(curve)}")]
-    if any(point.breaches for point in curve.points):
-        signs.append((BAD, "○ misses a target: see the table"))
-    if curve is frontier.curve:
-        signs += [] if frontier.chosen is None else [(INK, "● the plan of `jellybean plan`")]
-        signs += [] if frontier.current is None else [(SOFT, "◇ current plan")]
-        signs += [] if frontier.single is None else [(SINGLE, "— one selection for all requests")]
-    yield from ((color, ("", "", text)) for color, text in signs)
-
-
-def _draw_key(rows: list[Row], key: Any) -> None:
-    line, y = LINE_INCHES / (key.get_position().height * key.figure.get_figheight()), 1.0
-    for color, cells in rows:
-        for (x, side), text in zip(COLUMNS, cells, strict=True):
-            key.text(x, y, text, ha=side, va="top", color=color, fontsize=8.5, linespacing=1.4)
-        y -= line * (1 + cells[-1].count("\n"))
+def _key_text(frontier: Frontier, curve: Curve, characters: int) -> str:
+    """The table of the terminal, and what the signs mean."""
+    file, first = io.StringIO(), curve is frontier.curve
+    Console(file=file, width=characters, color_system=None).print(curve_table(frontier, curve))
+    lines = file.getvalue().splitlines()
+    signs = {
+        "○ misses a target": any(point.breaches for point in curve.points),
+        "◇ current plan": first and frontier.current is not None,
+        "orange: one selection for all requests": first and frontier.single is not None,
+        "shaded: where the lowest cost may lie": curve.gap > LEAST_GAP,
+    }
+    lines[MAX_LINES:] = ["…"] if len(lines) > MAX_LINES else []
+    lines += ["", *(sign for sign, is_drawn in signs.items() if is_drawn)]
+    text = "\n".join(line.rstrip() for line in lines)
+    return re.sub("  +", lambda spaces: "\u00a0" * len(spaces[0]), text)  # SVG makes one space of several

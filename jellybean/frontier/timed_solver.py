@@ -74,5 +74,5 @@ def _in_time(problem: Problem, solution: Solution, limit_s: float | None) -> Sol
     found = in_time(problem, solution, planned_anew(DEFAULT_GAP), limit_s, nearest=False)
     if not found.reasons:
         return found.solution
-    least = 0.0 if solution.certificate is None else solution.certificate.bound
-    return Solution(None, Infeasibility(found.reasons, least_usd_per_h=least), 1)
+    reasons = Infeasibility(found.reasons, least_usd_per_h=solution.plan.certificate.bound)
+    return Solution(None, reasons, 1)

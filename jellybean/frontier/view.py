@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from jellybean.frontier.changes import OperatorChange, with_changes
 from jellybean.frontier.find import Current, Frontier
 from jellybean.planning.mixing import selections_json
 from jellybean.planning.plan_file import write_plan_file
-from jellybean_solver import ACCURACY_TOLERANCE, Curve, CurvePoint, Figure, json_values, to_document
+from jellybean_solver import Curve, CurvePoint, Figure, json_values, to_document
 
 MAX_CHANGES = 8  # lines per point in the table; JSON has all changes
 LEAST_GAP = 5e-5  # relative: a gap that no figure shows; programs of mixtures end within a part of it
-TEXTS = {
-    Figure.COST: formats.usd,
+TEXTS: Mapping[Figure, Callable[[float | None], str]] = {
+    Figure.COST: lambda usd: f"{formats.usd(usd)} USD/h",
     Figure.ACCURACY: formats.accuracy,
     Figure.LATENCY: formats.duration,
     Figure.RATE: formats.rate,
@@ -33,7 +33,7 @@ def frontier_text(frontier: Frontier) -> RenderableType:
     """Terminal text: of each curve a summary, its points with their changes, and why it ends; then what lies beside."""
     parts: list[RenderableType] = []
     for curve in frontier.curves:
-        below: list[RenderableType] = [_table(frontier, curve)] if curve.points else []
+        below: list[RenderableType] = [curve_table(frontier, curve)] if curve.points else []
         if curve.ended and not (curve.points and curve.points[-1].plan is None):  # whose row says why
             below.append(Text("end of the curve: " + "; ".join(curve.ended), "dim"))
         parts += [Text("\n" if parts else "").append_text(_summary(frontier, curve)), _indented(below)]
@@ -42,13 +42,13 @@ def frontier_text(frontier: Frontier) -> RenderableType:
 
 
 def _current_text(current: Current) -> str:
-    text = f"accuracy {formats.accuracy(current.accuracy)}, {formats.usd(current.cost_usd_per_h)} USD/h"
+    text = f"accuracy {formats.accuracy(current.accuracy)}, {TEXTS[Figure.COST](current.cost_usd_per_h)}"
     excess = current.dearer_usd_per_h
     if excess is None:
         return text
     if abs(excess) <= LEAST_GAP * max(1.0, current.cost_usd_per_h):
         return f"{text}, on the curve"
-    return f"{text}, {formats.usd(abs(excess))} USD/h {'above' if excess > 0 else 'below'} the curve"
+    return f"{text}, {TEXTS[Figure.COST](abs(excess))} {'above' if excess > 0 else 'below'} the curve"
 
 
 def title_text(frontier: Frontier, curve: Curve) -> str:
@@ -70,11 +70,6 @@ def figure_name(frontier: Frontier, figure: Figure) -> str:
     return f"{'mean ' if figure is Figure.ACCURACY and moved.is_mean else ''}{figure}{moved.label}"
 
 
-def heading(figure: Figure) -> str:
-    """The head of a column of values, as they stand there without a unit."""
-    return "USD/h" if figure is Figure.COST else figure
-
-
 def proof_text(curve: Curve) -> str:
     """How far the points may be from the best."""
     if curve.gap > LEAST_GAP:
@@ -86,32 +81,25 @@ def proof_text(curve: Curve) -> str:
     return "each point proven optimal" if curve.finished else "each point proven optimal, but not the end of the curve"
 
 
-def value_text(figure: Figure, value: float | None) -> str:
-    """A value of a figure with its unit."""
-    return TEXTS[figure](value) + (" USD/h" if figure is Figure.COST else "")
-
-
 def _summary(frontier: Frontier, curve: Curve) -> Text:
     name = frontier.moved.problem.name, "bold"
     planned = [point for point in curve.points if point.plan is not None]
     if not planned:
         return Text.assemble(name, f": {title_text(frontier, curve)}: no plan was found")
-    ends = []
-    for point in (planned[0], planned[-1]):
-        ends.append(" at ".join(value_text(figure, point.figures.get(figure)) for figure in (curve.y, curve.x)))
+    y, x = ([TEXTS[figure](point.figures.get(figure)) for point in planned] for figure in (curve.y, curve.x))
     count = formats.count(len(planned), "point")
-    text = f": {title_text(frontier, curve)}: {count}, from {ends[0]} to {ends[1]}; {proof_text(curve)}"
+    text = f": {title_text(frontier, curve)}: {count}, from {y[0]} at {x[0]} to {y[-1]} at {x[-1]}; {proof_text(curve)}"
     took = f", in {frontier.elapsed_s:.2f} s" if curve is frontier.curve else ""
     return Text.assemble(name, text + took)
 
 
-def _table(frontier: Frontier, curve: Curve) -> Table:
+def curve_table(frontier: Frontier, curve: Curve) -> Table:
     """A row for each point: its figures, but for those that are alike everywhere, and what changes."""
     planned = [point.figures for point in curve.points if point.plan is not None]
     texts = {figure: {TEXTS[figure](figures.get(figure)) for figures in planned} for figure in Figure}
     shown = [figure for figure in Figure if figure in (curve.x, curve.y) or len(texts[figure]) > 1]
     single = frontier.single if curve is frontier.curve else None
-    headings = [heading(figure) for figure in shown]
+    headings = [*shown]
     headings += ["gap"] if curve.gap > LEAST_GAP else []
     headings += ["one selection"] if single is not None else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -123,7 +111,7 @@ def _table(frontier: Frontier, curve: Curve) -> Table:
         if point.plan is not None:
             cells += [f"{point.gap:.2%}"] if curve.gap > LEAST_GAP else []
             corner = None if single is None else single.at_least(point.x)
-            cells += [] if corner is None else [formats.usd(corner.cost_usd_per_h)]
+            cells += [] if corner is None else [TEXTS[Figure.COST](corner.cost_usd_per_h)]
         cells += [""] * (len(headings) - len(cells))
         table.add_row(*cells, Text("\n").join(_described(frontier, curve, point, changed)))
     return table
@@ -178,7 +166,7 @@ def _curve_json(frontier: Frontier, curve: Curve) -> dict[str, Any]:
         "points": [_point_json(frontier, curve, point, changed) for point, changed in with_changes(curve)],
         "exact": curve.exact,
         "finished": curve.finished,
-        "step": curve.step if (curve.step or 0.0) > ACCURACY_TOLERANCE else None,
+        "step": curve.step or None,
         "ended": list(curve.ended),
     }
 
@@ -204,14 +192,8 @@ def _point_json(
     if frontier.single is not None and curve is frontier.curve:
         document["target"] = point.start
     if plan is None:
-        return {
-            **document,
-            "cost_usd_per_h": None,
-            "gap": None,
-            "bound_usd_per_h": None,
-            "selection": {},
-            "placements": [],
-        }
+        unknown = dict.fromkeys(("cost_usd_per_h", "gap", "bound_usd_per_h"))
+        return {**document, **unknown, "selection": {}, "placements": []}
     if plan.mixes:
         document["selections"] = selections_json(plan)
     return {

@@ -70,7 +70,7 @@ def cost_accuracy(
         found = replace(corner, start=start)
         corners.append(checked(found, targets, problem, partial(_with_accuracy, corner.x), check))
     tell.done()
-    return Curve(Figure.ACCURACY, tuple(corners), sweep.finished, sweep.ended, max(step, ACCURACY_TOLERANCE))
+    return Curve(Figure.ACCURACY, tuple(corners), sweep.finished, sweep.ended, step)
 
 
 def _with_accuracy(accuracy: float | None, slo: Slo) -> Slo:
