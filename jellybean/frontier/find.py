@@ -15,7 +15,6 @@ from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency, latency_targets
 from jellybean.planning.soft_targets import as_hard, soft_targets
 from jellybean_solver import (
-    Clock,
     Curve,
     CurvePoint,
     Figure,
@@ -42,9 +41,6 @@ STAIRS = 24  # steps at most of the curve of one selection, which is only there 
 
 COUNTED = "costs count the penalties of p99 latencies above soft targets"
 NOT_COUNTED = "the curve of mean accuracies counts no penalties of p99 latencies: `plan` weighs them at one accuracy"
-
-
-Check = Callable[[Plan], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +130,7 @@ def find_frontier(
 
     count = points or (POINTS if deadline_s(problem) is None else TIMED_POINTS)
     clock = limit.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE)
-    solver = TimedSolver(clock, 2 * count if moved.is_mean else 0)
+    solver = TimedSolver(clock, 2 * count * moved.is_mean)
     wanted, search = _wanted(moved, solver), cost_accuracy
     if moved.is_mean:
         means = [mean for mean in (wanted, None if current is None else current.accuracy) if mean is not None]
@@ -144,7 +140,7 @@ def find_frontier(
     if scales:
         solver = TimedSolver(limit.share(CURVE_SHARE), len(scales) + RATE_SOLVES)
         by_rate = cost_rate(problem, scales, workflows=names, solve=solver, check=check, progress=progress)
-    single = _single_selection(moved, curve, limit, check) if moved.is_mean else None
+    single = _single_selection(moved, curve, TimedSolver(limit), check) if moved.is_mean else None
     if current is not None and (point := curve.at_least(current.accuracy)) is not None:
         current = replace(current, dearer_usd_per_h=current.cost_usd_per_h - point.cost_usd_per_h)
     by_rate, single = (other and with_figures(other, moved) for other in (by_rate, single))
@@ -156,11 +152,12 @@ def find_frontier(
 def with_figures(curve: Curve, moved: MovedTargets) -> Curve:
     """The curve, whose points have the figures of their plans, and without one the rate."""
 
-    def figures(point: CurvePoint) -> dict[Figure, float]:
-        rate_per_s = point.x * moved.sources[0].rate_per_s
-        return {Figure.RATE: rate_per_s} if point.plan is None else figures_of(point.plan, moved)
-
-    return replace(curve, points=tuple(replace(point, figures=figures(point)) for point in curve.points))
+    rate_per_s = moved.sources[0].rate_per_s
+    points = (
+        replace(one, figures=figures_of(one.plan, moved) if one.plan else {Figure.RATE: one.x * rate_per_s})
+        for one in curve.points
+    )
+    return replace(curve, points=tuple(points))
 
 
 def figures_of(plan: Plan, moved: MovedTargets) -> dict[Figure, float]:
@@ -196,18 +193,17 @@ def _wanted(moved: MovedTargets, solve: TimedSolver) -> float | None:
     return None if plan is None else moved.reached(plan)
 
 
-def _single_selection(moved: MovedTargets, mixed: Curve, clock: Clock, check: Check) -> Curve:
+def _single_selection(
+    moved: MovedTargets, mixed: Curve, solve: TimedSolver, check: Callable[[Plan], str | None]
+) -> Curve:
     """The curve of plans with one selection for all requests that meet the p99 target, in the time that is left."""
     if not mixed.points:
         return mixed
-
     asked = as_hard(moved.asked(lambda slo: replace(slo, mean_accuracy=None, penalty_usd_per_h=None)), {})
     least = max((slo.accuracy for slo in moved.slos if slo.accuracy is not None), default=None)
     step = (mixed.points[-1].x - mixed.points[0].x) / STAIRS
     try:
-        curve = cost_accuracy(
-            asked, step=step, least=least, workflows=moved.workflows, solve=TimedSolver(clock), check=check
-        )
+        curve = cost_accuracy(asked, step=step, least=least, workflows=moved.workflows, solve=solve, check=check)
     except SolverError as error:
         return replace(mixed, points=(), finished=False, ended=(str(error),))
     return replace(curve, points=tuple(point for point in curve.points if not point.breaches))
@@ -224,6 +220,6 @@ def _current(directory: Path, moved: MovedTargets) -> tuple[Current | None, tupl
     score = evaluate(moved.asked(lambda slo: Slo(), lambda slo: Slo()), plan)
     accuracy = moved.reached(score.stated(plan))
     if score.violations or accuracy is None:
-        reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"
-        return None, (f"the plan in {PLAN_FILE} is not shown: {reason}",)
+        reason = "it does not match these documents and options, or its accuracy is unknown"
+        return None, (f"the current plan is not shown: {reason}",)
     return Current(accuracy, score.cost.total_usd_per_h + plan.late_usd_per_h), ()

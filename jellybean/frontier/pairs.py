@@ -26,7 +26,7 @@ from jellybean.documents import (
     workflows_named,
 )
 from jellybean.frontier.find import LIMIT_S, Frontier, figures_of
-from jellybean.frontier.timed_solver import TimedSolver
+from jellybean.frontier.timed_solver import LEAST_S, TimedSolver
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import plans_after_losses, predicted_p99
 from jellybean.planning.project_plan import plan_project
@@ -52,7 +52,6 @@ ENDS_SHARE = 0.25  # of the time, for each search for an end of the curve
 UNKNOWN_SHARE = 0.25  # of the cheapest plan's p99: where a curve starts if no least one is known, as with losses
 MEAN_STEP = 1e-4  # percent points: means are multiples of it
 ROUNDING = 1e-6  # of a step: means that lack less of a multiple are rounded up to it
-LEAST_S = 1.0  # for one point, in which small problems are solved
 
 
 def pair_curve(
@@ -77,8 +76,7 @@ def pair_curve(
     found = []
     for number, value in enumerate(values):
         progress(number, len(values), f"{x} {value:.4g}")
-        left_s = clock.left() or 0.0
-        found.append(search.point(value, left_s / (len(values) - number)))
+        found.append(search.point(value, (clock.left() or 0.0) / (len(values) - number)))
     progress(len(values), len(values), "done")
     best = tuple(with_better_plans(found, x, y))
     curve = Curve(x, best, all(point.finished for point in best), (), y=y)
@@ -93,17 +91,14 @@ def with_better_plans(points: Sequence[CurvePoint], x: Figure, y: Figure) -> lis
     """
     if x not in (Figure.ACCURACY, Figure.LATENCY):
         return list(points)
-    order = 1 if x is Figure.LATENCY else -1
-    best, kept = points[::order][0], list[CurvePoint]()
+    order, sign = 1 if x is Figure.LATENCY else -1, -1.0 if y is Figure.RATE else 1.0
+    best, least, kept = points[0], math.inf, list[CurvePoint]()
     for point in points[::order]:
-        best = point if _rank(point, y) <= _rank(best, y) else best
+        rank = sign * point.figures.get(y, sign * math.inf)
+        if rank <= least:
+            least, best = rank, point
         kept.append(replace(best, x=point.x, bound_usd_per_h=point.bound_usd_per_h))
     return kept[::order]
-
-
-def _rank(point: CurvePoint, y: Figure) -> float:
-    """The better a point's plan is in a figure, the lower; inf without one."""
-    return -point.figures.get(y, -math.inf) if y is Figure.RATE else point.figures.get(y, math.inf)
 
 
 class _Search:
@@ -141,7 +136,7 @@ class _Search:
         if self.mixes:
             low, high = floored(known[0]), floored(known[-1])
             return (floored(low + (high - low) * number / (count - 1)) for number in range(count))
-        steps = max(1, min(count - 1, last))
+        steps = min(count - 1, last) or 1
         return (known[round(step * last / steps)] for step in range(steps + 1))
 
     def _accuracies(self, limit_s: float) -> Sequence[float]:
@@ -177,8 +172,8 @@ class _Search:
         found = largest_factor(lambda factor: search.holds(self._scaled(factor), ""), PRECISION)
         top = 2.0 if found is None else found[0]
         if search.is_over:
-            what = "before any plan was found" if found is None else "the search for the highest rate"
-            self.notes.append(f"time ended {what}: the curve ends at {top:.4g} times the stated one")
+            ended = "time ended the search for the highest rate"
+            self.notes.append(f"{ended}: the curve ends at {top:.4g} times the stated one")
         return top
 
     def _scaled(self, factor: float) -> Settings:

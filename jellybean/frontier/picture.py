@@ -28,7 +28,7 @@ from jellybean.display.pictures import (
 )
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.find import Frontier
-from jellybean.frontier.view import LEAST_GAP, TEXTS, curve_table, figure_name, title_text
+from jellybean.frontier.view import LEAST_GAP, TEXTS, curve_table, figure_name, proof_text, title_text
 from jellybean_solver import Curve, CurvePoint, Figure
 
 MAX_LINES = 60  # of a key
@@ -64,10 +64,9 @@ def save_plot(frontier: Frontier, path: Path, *, narrow: bool = False) -> None:
         frames = picture.subplots(len(heights), 1 if narrow else 2, squeeze=False, gridspec_kw=grid).ravel()
         labels = []
         for (curve, _), axes, key in zip(panels, frames[::2], frames[1::2], strict=True):
-            title = textwrap.fill(
-                f"{frontier.moved.problem.name}: {title_text(frontier, curve)}", int(TITLE_PER_INCH * width)
-            )
-            axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=26)
+            title = f"{frontier.moved.problem.name}: {title_text(frontier, curve)} ({proof_text(curve)})"
+            lines = textwrap.fill(title, TITLE_PER_INCH * int(width))
+            axes.set_title(lines, loc="left", fontsize=10, fontweight="bold", pad=26)
             labels.append(_draw(frontier, curve, axes))
             key.set_axis_off()
         picture.draw_without_rendering()
@@ -91,7 +90,7 @@ def _draw(frontier: Frontier, curve: Curve, axes: Any) -> list[tuple[float, str]
     """Draw a curve; returns what is to be said above the frame: x and text."""
     labels = []
     spots, current = _spots(curve), frontier.current if curve is frontier.curve else None
-    xs, ys = [x for x, _, _ in spots], [y for _, y, _ in spots]
+    xs, ys, _ = map(list, zip(*spots, strict=True))
     if current is not None:
         xs, ys = [*xs, current.accuracy], [*ys, current.cost_usd_per_h]
         axes.plot(xs[-1], ys[-1], "D", ms=13, mfc="none", mec=SOFT, mew=1.8, zorder=4)
@@ -111,11 +110,12 @@ def _draw(frontier: Frontier, curve: Curve, axes: Any) -> list[tuple[float, str]
         _draw_line(axes, frontier.single, low, SINGLE)
     _draw_line(axes, curve, low, CURVE)
     for x, y, point in spots:
-        color = _color(frontier, point)
+        color = BAD if point.breaches else INK if point is frontier.chosen else CURVE
         axes.plot(x, y, "o", ms=6, mfc=SURFACE if point.breaches else color, mec=color, mew=1.6, zorder=5)
     if curve.ended:
-        axes.axvspan(spots[-1][0], high, color=LINE, alpha=0.45, linewidth=0, zorder=0)
-        labels.append(((spots[-1][0] + high) / 2.0, "no plan" if curve.finished else "unknown"))
+        end = spots[-1][0]
+        axes.axvspan(end, high, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+        labels.append(((end + high) / 2.0, "no plan" if curve.finished else "unknown"))
     bare(axes)
     return labels
 
@@ -126,23 +126,19 @@ def _draw_line(axes: Any, curve: Curve, low: float, color: str) -> None:
     A plan for an accuracy does for all lower ones.
     """
     before: Spot | None = None
-    shade = {"color": color, "alpha": 0.13}
     for x, y, point in _spots(curve):
-        start = max(low, min(point.start, x))
-        left = start if before is None else before[0] if curve.x is Figure.ACCURACY else x
-        axes.plot([left, x], [y, y], color=color, linewidth=2, zorder=3)
+        start = left = max(low, min(point.start, x))
+        bound = other = point.bound_usd_per_h
         if before is not None:
+            left = before[0] if curve.x is Figure.ACCURACY else x
+            other = before[2].bound_usd_per_h if left < start else bound
             style = "-" if left == before[0] else ":"
-            axes.plot([before[0], left], [before[1], y], color=color, linewidth=1, linestyle=style, zorder=3)
-        if curve.y is Figure.COST and point.gap > LEAST_GAP:
-            axes.fill_between([start, x], point.bound_usd_per_h, y, linewidth=5 * (start == x), **shade)
-        if curve.y is Figure.COST and before is not None and left < start:
-            axes.fill_between([left, start], before[2].bound_usd_per_h, y, linewidth=0, **shade)
+            axes.plot([before[0], left], [before[1], y], style, color=color, linewidth=1, zorder=3)
+        axes.plot([left, x], [y, y], color=color, linewidth=2, zorder=3)
+        if curve.y is Figure.COST:
+            bounds, width = [other, other, bound, bound], 5 * (left == x)
+            axes.fill_between([left, start, start, x], bounds, y, color=color, alpha=0.13, linewidth=width)
         before = x, y, point
-
-
-def _color(frontier: Frontier, point: CurvePoint) -> str:
-    return BAD if point.breaches else INK if point is frontier.chosen else CURVE
 
 
 def _key_text(frontier: Frontier, curve: Curve, characters: int) -> str:
@@ -151,7 +147,6 @@ def _key_text(frontier: Frontier, curve: Curve, characters: int) -> str:
     Console(file=file, width=characters, color_system=None).print(curve_table(frontier, curve))
     lines = file.getvalue().splitlines()
     signs = {
-        "○ misses a target": any(point.breaches for point in curve.points),
         "◇ current plan": first and frontier.current is not None,
         "orange: one selection for all requests": first and frontier.single is not None,
         "shaded: where the lowest cost may lie": curve.gap > LEAST_GAP,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from jellybean_solver import Curve, CurvePoint, Figure, json_values, to_document
 
 MAX_CHANGES = 8  # lines per point in the table; JSON has all changes
 LEAST_GAP = 5e-5  # relative: a gap that no figure shows; programs of mixtures end within a part of it
-TEXTS: Mapping[Figure, Callable[[float | None], str]] = {
+TEXTS = {
     Figure.COST: lambda usd: f"{formats.usd(usd)} USD/h",
     Figure.ACCURACY: formats.accuracy,
     Figure.LATENCY: formats.duration,
@@ -36,19 +36,17 @@ def frontier_text(frontier: Frontier) -> RenderableType:
         below: list[RenderableType] = [curve_table(frontier, curve)] if curve.points else []
         if curve.ended and not (curve.points and curve.points[-1].plan is None):  # whose row says why
             below.append(Text("end of the curve: " + "; ".join(curve.ended), "dim"))
-        parts += [Text("\n" if parts else "").append_text(_summary(frontier, curve)), _indented(below)]
+        parts += [_summary(frontier, curve), _indented(below)]
     current = [] if frontier.current is None else [Text(f"current plan: {_current_text(frontier.current)}")]
     return Group(*parts, _indented([*current, *(Text(note, WARN) for note in frontier.notes)]))
 
 
 def _current_text(current: Current) -> str:
-    text = f"accuracy {formats.accuracy(current.accuracy)}, {TEXTS[Figure.COST](current.cost_usd_per_h)}"
-    excess = current.dearer_usd_per_h
-    if excess is None:
-        return text
-    if abs(excess) <= LEAST_GAP * max(1.0, current.cost_usd_per_h):
-        return f"{text}, on the curve"
-    return f"{text}, {TEXTS[Figure.COST](abs(excess))} {'above' if excess > 0 else 'below'} the curve"
+    excess, where = current.dearer_usd_per_h, ""
+    if excess is not None:
+        where = f", {TEXTS[Figure.COST](abs(excess))} {'above' if excess > 0 else 'below'} the curve"
+        where = ", on the curve" if abs(excess) <= LEAST_GAP * max(1.0, current.cost_usd_per_h) else where
+    return f"accuracy {formats.accuracy(current.accuracy)}, {TEXTS[Figure.COST](current.cost_usd_per_h)}{where}"
 
 
 def title_text(frontier: Frontier, curve: Curve) -> str:
@@ -78,7 +76,7 @@ def proof_text(curve: Curve) -> str:
         return "of the plans found"
     if curve.exact and curve.step is not None:
         return "exact"
-    return "each point proven optimal" if curve.finished else "each point proven optimal, but not the end of the curve"
+    return f"each point proven optimal{'' if curve.finished else ', but not the end of the curve'}"
 
 
 def _summary(frontier: Frontier, curve: Curve) -> Text:
@@ -88,18 +86,23 @@ def _summary(frontier: Frontier, curve: Curve) -> Text:
         return Text.assemble(name, f": {title_text(frontier, curve)}: no plan was found")
     y, x = ([TEXTS[figure](point.figures.get(figure)) for point in planned] for figure in (curve.y, curve.x))
     count = formats.count(len(planned), "point")
-    text = f": {title_text(frontier, curve)}: {count}, from {y[0]} at {x[0]} to {y[-1]} at {x[-1]}; {proof_text(curve)}"
+    summary = (
+        f": {title_text(frontier, curve)}: {count}, from {y[0]} at {x[0]} to {y[-1]} at {x[-1]}; {proof_text(curve)}"
+    )
     took = f", in {frontier.elapsed_s:.2f} s" if curve is frontier.curve else ""
-    return Text.assemble(name, text + took)
+    return Text.assemble(name, summary, took)
 
 
 def curve_table(frontier: Frontier, curve: Curve) -> Table:
     """A row for each point: its figures, but for those that are alike everywhere, and what changes."""
     planned = [point.figures for point in curve.points if point.plan is not None]
-    texts = {figure: {TEXTS[figure](figures.get(figure)) for figures in planned} for figure in Figure}
-    shown = [figure for figure in Figure if figure in (curve.x, curve.y) or len(texts[figure]) > 1]
+    shown = [
+        figure
+        for figure in Figure
+        if figure in (curve.x, curve.y) or len({TEXTS[figure](known.get(figure)) for known in planned}) > 1
+    ]
     single = frontier.single if curve is frontier.curve else None
-    headings = [*shown]
+    headings: list[str] = [*shown]
     headings += ["gap"] if curve.gap > LEAST_GAP else []
     headings += ["one selection"] if single is not None else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -117,24 +120,19 @@ def curve_table(frontier: Frontier, curve: Curve) -> Table:
     return table
 
 
-def _described(
-    frontier: Frontier, curve: Curve, point: CurvePoint, changed: Sequence[OperatorChange]
-) -> Iterator[Text]:
+def _described(frontier: Frontier, curve: Curve, point: CurvePoint, changed: Sequence[OperatorChange]) -> list[Text]:
     if point.plan is None:
-        yield Text(("no plan: " if point.finished else "not known: ") + "; ".join(point.reasons), BAD)
-        return
+        return [Text(("no plan: " if point.finished else "not known: ") + "; ".join(point.reasons), BAD)]
     mark = "highest feasible rate" if curve is frontier.rates and point.x == curve.highest else ""
     if point is frontier.cheapest:
         other = "cheapest for the accuracy target; `jellybean plan` searches for a plan that meets all targets"
         mark = "the plan of `jellybean plan`" if point is frontier.chosen else other
-    if mark:
-        yield Text(mark, f"bold {GOOD}")
-    yield from (Text(f"misses a target: {breach.split(' (')[0]}", BAD) for breach in point.breaches)
-    yield from (Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MAX_CHANGES])
+    lines = [Text(mark, f"bold {GOOD}")] if mark else []
+    lines += [Text(f"misses a target: {breach.split(' (')[0]}", BAD) for breach in point.breaches]
+    lines += [Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MAX_CHANGES]]
     if len(changed) > MAX_CHANGES:
-        yield Text(f"and {len(changed) - MAX_CHANGES} more operators (--json has all)", "dim")
-    if not (mark or point.breaches or changed):
-        yield Text("only rates", "dim")
+        lines.append(Text(f"and {len(changed) - MAX_CHANGES} more operators (--json has all)", "dim"))
+    return lines or [Text("only rates", "dim")]
 
 
 def to_json(frontier: Frontier) -> dict[str, Any]:
@@ -174,9 +172,9 @@ def _curve_json(frontier: Frontier, curve: Curve) -> dict[str, Any]:
 def _point_json(
     frontier: Frontier, curve: Curve, point: CurvePoint, changed: Sequence[OperatorChange]
 ) -> dict[str, Any]:
-    plan, found = point.plan, {str(figure): value for figure, value in point.figures.items()}
-    document: dict[str, Any] = {
-        **found,
+    plan = point.plan
+    document = {
+        **json_values(point.figures),
         "feasible": plan is not None if point.finished else None,
         "breaches": list(point.breaches),
         "reasons": list(point.reasons),
@@ -218,4 +216,4 @@ def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
 
 
 def _indented(parts: Sequence[RenderableType]) -> Padding:
-    return Padding(Group(*parts), (0, 0, 0, 2), expand=False)
+    return Padding.indent(Group(*parts), 2)

@@ -59,15 +59,14 @@ def cost_accuracy(
     targets = MovedTargets.of(problem, workflows)
     top = targets.top
     if top is None:
-        return Curve(Figure.ACCURACY, (), True, ("the profile knows the accuracy of no selection of variants",))
+        return Curve(Figure.ACCURACY, (), True, ("the profile knows the accuracy of no selection of variants",), step)
     tell = _Progress(progress, top)
     sweep = _CornerSweep(targets, solve, step, top, tell, least)
     sweep.run()
     corners: list[CurvePoint] = []
     for corner in sweep.corners:
         tell.checking(len(corners), len(sweep.corners), corner)
-        start = corners[-1].x if corners else LOWEST
-        found = replace(corner, start=start)
+        found = replace(corner, start=corners[-1].x if corners else LOWEST)
         corners.append(checked(found, targets, problem, partial(_with_accuracy, corner.x), check))
     tell.done()
     return Curve(Figure.ACCURACY, tuple(corners), sweep.finished, sweep.ended, step)
@@ -103,12 +102,15 @@ class _CornerSweep:
         return self.corners[-1] if self.corners else None
 
     def run(self) -> None:
-        """Solve for higher and higher targets until there is no plan, or time ends."""
+        """Solve for higher and higher targets until there is no plan, or time ends; SolverError before the first."""
         is_over = False
         while not is_over:
-            solution, failed = _asked(self._problem(), self.solve, self.last)
-            if solution is None:
-                self.finished, self.ended = False, (failed,)
+            try:
+                solution = self.solve(self._problem())
+            except SolverError as error:
+                if self.last is None:
+                    raise
+                self.finished, self.ended = False, (f"nothing is known above {self.last.x:.10g}: {error}",)
                 return
             plan = plan_of(solution)
             if plan is None:
@@ -171,16 +173,6 @@ class _Progress:
 
     def done(self) -> None:
         self.tell(self.total, self.total, "done")
-
-
-def _asked(problem: Problem, solve: Solve, last: CurvePoint | None) -> tuple[Solution | None, str]:
-    """The solution, or None and the solver's error as a sentence; before the first corner, the error is raised."""
-    try:
-        return solve(problem), ""
-    except SolverError as error:
-        if last is None:
-            raise
-        return None, f"nothing is known above {last.x:.10g}: {error}"
 
 
 def _skipped(solution: Solution, last: CurvePoint, asked: float, *, of_several: bool) -> float | None:

@@ -93,10 +93,10 @@ class _RateSearch:
         if plan is not None:
             return CurvePoint(scale, plan, bound_usd_per_h(plan))
         why = solution.infeasibility
-        nearest = None if why is None else why.nearest_rate_scale
-        # What a solution with ways states of rates is of other plans, and it is of the rates of all workflows.
-        is_stated = nearest is not None and self.targets.is_all and not self.asked.is_for_ways
-        self.stated = scale * nearest if nearest is not None and is_stated else None
+        # What is stated of rates is of the rates of all workflows, and of a solution with ways of other plans.
+        is_stated = why is not None and self.targets.is_all and not self.asked.is_for_ways
+        nearest = why.nearest_rate_scale if why is not None and is_stated else None
+        self.stated = None if nearest is None else scale * nearest
         reasons = () if why is None else why.reasons
         return CurvePoint(scale, None, math.inf, reasons=reasons or (f"there is none at {scale:.4g} x the rates",))
 
