@@ -68,7 +68,8 @@ def test_the_table_says_who_gets_what(scales: Path) -> None:
     text = " ".join(text_of(found(scales, *MEAN, scales=(1.0, 9.0))).split())
     assert "lowest cost by mean accuracy: " in text
     assert "from 0.30 USD/h at 80.00 to 0.50 USD/h at 95.00; each point proven optimal" in text
-    assert "86.00 0.40 USD/h 0.50 USD/h the plan of `jellybean plan` first: 80 % two + 20 % five → 60 % two + 40 % five" in text
+    assert "86.00 0.40 USD/h 0.50 USD/h the plan of `jellybean plan` first: 80 % two + 20 % five →" in text
+    assert "→ 60 % two + 40 % five" in text
     assert "lowest cost by rate of x at accuracy 86" in text
     assert "first: 60 % two + 40 % five, on edge: box, box" in text
     assert "60.0/s 0.60 USD/h highest feasible rate" in text
