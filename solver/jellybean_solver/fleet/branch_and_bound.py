@@ -69,6 +69,7 @@ class Tree:
         self.owner, self._relax, self.met, self._dear = owner, relax, met, dear
         self._beside = ThreadPoolExecutor(1)
         self._cut = math.inf  # least value of `dear` by which a box was tightened
+        self._order = np.argsort(rank)
         same = owner[:, None] == owner
         self._below = same & (rank <= rank[:, None])  # [c, d]: d is no dearer than c, same operator
         self._above = same & ~self._below
@@ -130,6 +131,29 @@ class Tree:
                     return
                 box, least = others.pop()
                 node = self._node(box, self._relax[0](box), least)
+
+    def part(self) -> Node | None:
+        """Remove the cheapest integral node. Return it if its box allows a single selection, else split it: None.
+
+        Also None if time ends during the split; the node then stays.
+        """
+        node = heapq.heappop(self.whole)
+        allowed, made = node.box.allowed, self._made_of(node)
+        several = np.bincount(self.owner, allowed)[self.owner] > 1
+        if not several.any():
+            return node
+        rises = self._mean_rises()[0, : len(self.owner)]
+        choice = int(np.argmax(np.where(several & made, rises, -1.0)))
+        if not (allowed & self._above[choice]).any():  # the dearest choice: split below it instead
+            choice = int(self._order[np.flatnonzero((allowed & self._below[choice] & ~made)[self._order])[-1]])
+        try:
+            sides = self._split(node, choice)
+        except OutOfTimeError:
+            heapq.heappush(self.whole, node)
+            return None
+        for side in sides:
+            self._keep(side)
+        return None
 
     def _dive(self, node: Node, enough: Callable[[], float], clock: Clock) -> None:
         start = node

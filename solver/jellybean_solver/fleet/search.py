@@ -3,9 +3,11 @@
 Each node is a relaxation of the joint LP in a box (relaxation.py), whose bound holds for the problem; at integral
 selections workers are rounded (rounding/). The tree is searched in passes. The first assumes that the optimum costs
 little more than the root's bound and prunes accordingly, the next assume more, the last nothing: a tight cutoff prunes
-much, and a good incumbent is found late without it. The gap that remains after the last pass is closed by the exact
-MILP of all selections (exact_milp.py) in a second thread. On problems of middle size that MILP runs from the first plan
-on; tree and MILP exchange incumbents and bounds. The search ends at the requested gap, or when time is up.
+much, and a good incumbent is found late without it. The gap that remains after the last pass is closed by exact MILPs
+of single selections, cheapest first, and by the exact MILP of all selections (exact_milp.py) in a second thread; they
+exchange incumbents and bounds. On problems of middle size that MILP also runs from the first plan on, with all
+heuristics of HiGHS; its later run has a good cutoff and leaves out the slow ones. The search ends at the requested gap,
+or when time is up.
 
 Without a time limit and without the MILP the plan is deterministic. If the MILP has run, the selection found is solved
 once more by itself; which of several selections within the gap is found depends on which search was first.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
+from threading import Event
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
@@ -107,20 +110,22 @@ class FleetSearch:
         try:
             bound = search.run()
         finally:
-            search.milp.close()
-        bound = max(bound, search.milp.bound)
-        if search.milp.runs and bound >= incumbent.goal():
+            for milp in search.milps:
+                milp.close()
+        bound = max(bound, search.milp_bound)
+        if any(milp.runs for milp in search.milps) and bound >= incumbent.goal():
             self._reproduce(incumbent)
         late = search.out_of_time or self.clock.left() == 0.0
         return self._outcome(incumbent, bound, len(search.visited), late)
 
     def _tree_search(self, incumbent: Incumbent) -> TreeSearch:
+        problem, ended = (self.network, self.target, self.fixed, self.clock), Event()
         parts = SearchParts(
             relaxations=self.relaxations,
             rounding=self.rounding,
             incumbent=incumbent,
-            milp=ConcurrentMilp(self.network, self.target, self.fixed, self.clock),
-            is_middle=self.is_middle,
+            milp=ConcurrentMilp(*problem, ended=ended),
+            early=ConcurrentMilp(*problem, ended=ended) if self.is_middle else None,
             clock=self.clock,
             settings=self.settings,
             is_paced=self.pace is not None,

@@ -17,6 +17,7 @@ from jellybean_solver.fleet.incumbent import Incumbent
 from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
+from jellybean_solver.fleet.selection_closing import SelectionClosing
 from jellybean_solver.fleet.settings import SearchSettings
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 from jellybean_solver.small.assignment import Assignment
@@ -27,8 +28,8 @@ class SearchParts:
     """The components of a tree search.
 
     `relaxations`: warm-started; two solve both children of a node concurrently.
-    `milp`: exact MILP that starts when only integral nodes are left at the bound, and on problems of middle size
-    (`is_middle`) after the first plan.
+    `milp`: exact MILP that starts when only integral nodes are left at the bound.
+    `early`: exact MILP that starts after the first plan, on problems of middle size; else None.
     `is_paced`: True if there is a deadline on the linearised delay.
     """
 
@@ -36,7 +37,7 @@ class SearchParts:
     rounding: SelectionRounding
     incumbent: Incumbent
     milp: ConcurrentMilp
-    is_middle: bool
+    early: ConcurrentMilp | None
     clock: Clock
     settings: SearchSettings
     is_paced: bool
@@ -51,13 +52,15 @@ class TreeSearch:
     """One search. `most_relaxations`: after so many, a search under a deadline ends with the plans it has."""
 
     def __init__(self, parts: SearchParts) -> None:
-        self.parts, self.incumbent, self.milp = parts, parts.incumbent, parts.milp
+        self.parts, self.incumbent, self.milp, self.early = parts, parts.incumbent, parts.milp, parts.early
+        self.milps = (parts.milp,) if parts.early is None else (parts.milp, parts.early)
         self.clock, self.settings, self.judge = parts.clock, parts.settings, parts.incumbent.judge
         self.relaxation, self.rounding = parts.relaxations[0], parts.rounding
         self.joint_lp = self.relaxation.joint_lp
         self.most_relaxations = parts.relaxations_solved + parts.settings.relaxations_per_deadline
         self.guess = math.inf  # USD per hour: this pass prunes plans that cost as much or more
         self.least_relaxed = math.inf  # least relaxed cost of the selections visited
+        self.closed = math.inf  # least bound of the selections that were solved exactly
         self.visited: set[bytes] = set()
         self.waiting: list[tuple[int, Box, Point]] = []  # selections visited and not yet rounded, with their counts
         self.rounded: set[tuple[bytes, float]] = set()  # selections, and the bound that they were rounded from
@@ -71,14 +74,14 @@ class TreeSearch:
             self._find_first()
         # The tree closes a wide gap alone, and then always with the same plan.
         is_wide = self.incumbent.gap > self.settings.coarse_gap and self.incumbent.assignment is not None
-        if self.parts.is_middle and not is_wide:
-            self.milp.start(self.incumbent.goal(), self.incumbent.gap)
+        if self.early is not None and not is_wide:
+            self.early.start(self.incumbent.goal(), self.incumbent.gap)
         for share in self.settings.guesses if not self.parts.is_paced else (math.inf,):
             bound = max(bound, self._pass(share))
             if bound >= self.incumbent.goal() or self._is_closed() or self._is_last() or self.clock.left() == 0.0:
                 break
         self._repair_first()
-        return max(bound, self.milp.bound)
+        return max(bound, self.milp_bound)
 
     def prove(self, most: float, relaxations: int) -> float:
         """A lower bound on the cost of all plans (USD per hour, at most `most`) from so many solved relaxations."""
@@ -102,7 +105,7 @@ class TreeSearch:
 
         Returns a lower bound on all plans in USD per hour: at most the guess, which is the bound if no plan is cheaper.
         """
-        self.visited, self.waiting = set(), []
+        self.visited, self.waiting, self.closed = set(), [], math.inf
         self.guess, self.out_of_time = math.inf, False
         with self._tree() as tree:
             try:
@@ -128,21 +131,16 @@ class TreeSearch:
         if self.parts.is_paced:
             return tree.bound()
         self._polish(tree)
-        while tree.bound() < min(self._enough(), tree.least_whole()) and self.clock.left() != 0.0:
-            self._explore(tree, tree.least_whole)
+        closing = SelectionClosing(self.rounding, self.milp, self.early, self.incumbent)
+        while tree.bound() < self._enough() and self.clock.left() != 0.0:
+            if tree.least_whole() > tree.bound():
+                self._explore(tree, tree.least_whole)
+            elif not self._is_last():
+                break
+            else:
+                self.closed = min(self.closed, closing.close_cheapest(tree, self.joint_lp.selection, self._is_closed))
             self._round_best(tree)
-        if tree.bound() < self._enough() and self._is_last():
-            self._solve_exactly()
-        return tree.bound()
-
-    def _solve_exactly(self) -> None:
-        """Close the gap that relaxations leave at integral nodes by the exact MILP, below the best plan."""
-        goal = self.incumbent.goal()
-        is_stale = goal < self.milp.value * (1.0 - self.settings.restart_below)
-        if not self.milp.runs or (self.milp.runs == 1 and is_stale):
-            self.milp.start(goal, self.incumbent.gap)
-        while not self._is_closed() and self.milp.is_running and self.clock.left() != 0.0:
-            self.milp.wait()
+        return min(tree.bound(), self.closed)
 
     def _tree(self) -> Tree:
         relax = tuple(relaxation.solve for relaxation in self.parts.relaxations)
@@ -246,7 +244,7 @@ class TreeSearch:
         """USD per hour: nodes with this bound or a higher one need not be explored."""
         if self._is_closed():
             return -math.inf
-        return min(self.incumbent.goal(), self.guess * (1.0 - VALUE_TOLERANCE))
+        return min(self.incumbent.goal(), self.closed, self.guess * (1.0 - VALUE_TOLERANCE))
 
     def _prune_above(self) -> float:
         """USD per hour: plans that cost as much may be pruned for good; above `_enough`, to allow for rounding."""
@@ -254,10 +252,16 @@ class TreeSearch:
         return min(self.incumbent.cost * (1.0 - share), self.guess)
 
     def _is_closed(self) -> bool:
-        """True if the concurrent MILP has proven the incumbent optimal to the gap; takes the plans that it found."""
-        for selection, found in self.milp.found():
-            self.incumbent.take(selection, found)
-        return self.milp.bound >= self.incumbent.goal()
+        """True if a concurrent MILP has proven the incumbent optimal to the gap; takes the plans found by the MILPs."""
+        for milp in self.milps:
+            for selection, found in milp.found():
+                self.incumbent.take(selection, found)
+        return self.milp_bound >= self.incumbent.goal()
+
+    @property
+    def milp_bound(self) -> float:
+        """The best lower bound that the exact MILPs have proven, USD per hour."""
+        return max(milp.bound for milp in self.milps)
 
     def _is_last(self) -> bool:
         """True if the guess does not prune plans cheaper than the incumbent, so that this pass is the last."""
