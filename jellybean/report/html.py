@@ -22,7 +22,7 @@ from jellybean.ledger.queries.questions import CostLine
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, soft_latency_text
 from jellybean.report.drawing import gauges, topology
-from jellybean.report.plans.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
+from jellybean.report.plans.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, uses_text, where
 from jellybean.report.report import Report
 from jellybean.report.served.served import Served
 from jellybean.report.served.served_table import served_rows
@@ -52,6 +52,7 @@ def render_html(report: Report, served: Served | None = None, nothing_served: st
         style=style,
         policy=policy,
         proof=proof(plan),
+        uses=uses_text(plan),
         cuts=(*cut_lines(plan), *hop_lines(plan)),
         where={placement: where(plan, placement) for placement in plan.placements},
         batches=any(placement.batch > 1 for placement in plan.placements),

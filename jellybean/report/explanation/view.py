@@ -29,6 +29,7 @@ from jellybean_solver import (
     Part,
     RequirementKind,
     WhyNot,
+    in_true_prices,
 )
 
 
@@ -62,8 +63,11 @@ def closing_text(explained: Explained) -> list[RenderableType]:
 def _plan(explained: Explained) -> list[RenderableType]:
     if explained.explanation.plan is None:
         return []
-    lines = p99_lines(explained.judged) if explained.judged is not None else ()
-    return [plan_line(explained.explanation.plan), *(Text(f"  {line}") for line in lines)]
+    lines = [*p99_lines(explained.judged)] if explained.judged is not None else []
+    problem = explained.problem
+    if problem.counts is not Objective.COST:
+        lines.append(f"USD/h below are of {problem.counts} alone, at its price")
+    return [plan_line(in_true_prices(problem, explained.explanation.plan)), *(Text(f"  {line}") for line in lines)]
 
 
 def _values(explained: Explained) -> list[RenderableType]:

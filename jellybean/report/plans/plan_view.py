@@ -252,7 +252,7 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
         ": ",
         (f"{formats.usd(cost.total_usd_per_h)} USD/h", "bold"),
         f" (compute {formats.usd(cost.compute_usd_per_h)}, network {formats.usd(cost.network_usd_per_h)})",
-        *(f", {name} {amount_text(name, amount)}" for name, amount in plan.uses.items()),
+        uses_text(plan),
     )
     if plan.accuracy is not None:
         text.append(f", {'mean ' if plan.mixes else ''}accuracy {formats.accuracy(plan.accuracy)}")
@@ -269,6 +269,11 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")
     return text
+
+
+def uses_text(plan: Plan) -> str:
+    """What the plan uses beside money, each after a comma."""
+    return "".join(f", {name} {amount_text(name, amount)}" for name, amount in plan.uses.items())
 
 
 def _beside_target(slo: Slo, accuracy: float | None) -> str:
@@ -305,7 +310,7 @@ def proof(plan: Plan) -> str:
     """Text of the optimality certificate."""
     certificate = plan.certificate
     beside = stays_text(plan)
-    if certificate.objective_of in plan.uses:
+    if certificate.objective_of in (Objective.ENERGY, Objective.CARBON):
         beside = f" in {certificate.objective_of}{beside}"
     if certificate.forgone_usd_per_h:
         beside = f", with what is left out{beside}"
