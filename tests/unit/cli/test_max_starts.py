@@ -94,6 +94,9 @@ def test_a_calendar_finds_plans_that_can_be_started(shop: Path, capsys: pytest.C
     assert free["total_usd"] < found["total_usd"] < 0.8 * found["peak_usd"]
     busy = next(one for one in found["periods"] if one["rates_per_s"]["camera"] == 30)
     assert "--set workers.gpu.count=0" in busy["command"]
+    settings = [f"--set={one}" for one in busy["command"].replace("'", "").split(" --set ")[1:]]
+    assert run(["plan", str(shop), "--dry-run", "--json", *settings]) == 0
+    assert json.loads(capsys.readouterr().out)["hash"] == busy["plan"]
     told = " ".join(calendar(shop, capsys, "workers.gpu.max_starts=0", json_=False).split())
     assert "if workers.gpu.max_starts ruled out no change" in told
 
