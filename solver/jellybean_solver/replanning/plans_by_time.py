@@ -31,6 +31,7 @@ PLANS_PART = 0.75  # of the time, for all plans; the rest for what they and the 
 PEAK_PART = 0.4  # of the time, for the plan for the highest rates, without which there is none for all periods
 STARTED_PART = 0.2  # of the time left, for a plan that may be started from another one
 MOST_STARTED = 60  # such plans: changes that are ruled out beyond are not made
+BETWEEN = (0.25, 0.5, 0.75)  # of the way to higher rates, for which a plan is made so that those after it can start
 FIRST_USD = 1e5  # per hour, of a point of accuracy or a second, beside which all costs are small
 SAME_RATE = 1e-5  # relative: rates in settings have six digits
 
@@ -164,6 +165,14 @@ def _key(rates: Rates) -> str:
     return repr(dict(rates))
 
 
+def _levels(counts: Mapping[str, tuple[int, int]]) -> Iterator[Mapping[str, int]]:
+    """Numbers of workers by pool, from the first one up in growing steps, as long as they are below the second."""
+    more = 0
+    while below := {pool: least + more for pool, (least, most) in counts.items() if least + more < most}:
+        yield below
+        more = 2 * more or 1
+
+
 class _Search:
     """Plans, and what they cost in each period. `plans`: that for the highest rates first; sequences are of indices."""
 
@@ -272,8 +281,9 @@ class _Search:
     def _rule_out(self, sequence: Sequence[int]) -> bool:
         """Rule out changes of a sequence that start too many workers, and add plans that may be started instead.
 
-        These have as many workers as may be started, or more, for a plan before them that has more. False if there is
-        nothing to rule out.
+        These have as many workers as may be started, or more, for a plan before them that has more. Plans for the
+        period before have more of those that cannot be started: they have fewer workers of other pools, or are for
+        higher rates. False if there is nothing to rule out.
         """
         usd = self.usd(sequence)
         steps = [(number, step, self._limits(*step)) for number, step in enumerate(self._steps(sequence))]
@@ -283,10 +293,16 @@ class _Search:
         for number, step, limits in steps:
             self._ruled_out.add(step)
             self.limiting |= set(limits)
-            wanted, more = Counter(worker.pool for worker in self.plans[step[1]].workers), 0
-            while below := {pool: count + more for pool, count in limits.items() if count + more < wanted[pool]}:
-                self._try(self.asked.periods[number].rates_per_s, below)
-                more = 2 * more or 1
+            runs, wanted = (Counter(worker.pool for worker in self.plans[at].workers) for at in step)
+            rates = self.asked.periods[number].rates_per_s
+            for counts in _levels({pool: (count, wanted[pool]) for pool, count in limits.items()}):
+                self._try(rates, counts)
+            earlier = self.asked.periods[number - 1].rates_per_s
+            for counts in _levels({pool: (0, count) for pool, count in runs.items() if pool not in limits}):
+                self._try(earlier, counts)
+            more = {name: max(0.0, rate - earlier[name]) for name, rate in rates.items()}
+            for share in BETWEEN if any(more.values()) else ():
+                self._try({name: rate + share * more[name] for name, rate in earlier.items()}, {})
         return bool(steps)
 
     def _limits(self, before: int, after: int) -> Mapping[str, int]:

@@ -61,13 +61,15 @@ def test_where_too_few_may_be_started_it_is_said(shop: Path, capsys: pytest.Capt
 def test_a_calendar_makes_no_change_that_starts_more(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (shop / "day.csv").write_text("time_s,source,rate_per_s\n0,camera,2\n43200,camera,30\n", encoding="utf-8")
     capsys.readouterr()
-    found = {}
+    found, gpus = {}, {}
     for most in (0, 1):
-        options = ["--set", f"workers.gpu.max_starts={most}", "--json"]
+        plans = shop / f"plans-{most}"
+        options = ["--set", f"workers.gpu.max_starts={most}", "--plans", str(plans), "--json"]
         assert run(["calendar", str(shop), str(shop / "day.csv"), *options]) == 0
         found[most] = json.loads(capsys.readouterr().out)
-    assert len({one["plan"] for one in found[0]["periods"]}) == 1
-    assert len({one["plan"] for one in found[1]["periods"]}) == 2
+        gpus[most] = {workers(path)["gpu"] for path in plans.iterdir()}
+    assert gpus == {0: {1}, 1: {0, 1}}
+    assert found[0]["limited_by"] == ["gpu"]
     assert found[1]["total_usd"] < found[0]["total_usd"]
 
 
