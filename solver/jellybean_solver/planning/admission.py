@@ -7,13 +7,13 @@ with the levels above it alone, and who is served there has to be served from th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.left_out import left_out
 from jellybean_solver.model.multi_workflow import restricted
-from jellybean_solver.model.plan import Certificate, LeftOut
+from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Termination
 from jellybean_solver.planning.solver import Solution
@@ -82,18 +82,8 @@ def with_left_out(problem: Problem, solution: Solution) -> Solution:
         share = (len(plan.workflows) + len(plan.left_out)) / len(problem.workflows)
         certificate = Certificate.of_accuracy(share * proof.objective, share * proof.bound, proof.termination)
     else:
-        certificate = _with_worths(proof, gone)
+        forgone = sum(one.worth_usd_per_h for one in gone)
+        certificate = replace(proof.with_cost(forgone - proof.forgone_usd_per_h), forgone_usd_per_h=forgone)
     workflows = tuple(replace(one, worth_usd_per_h=stated[one.name].worth_usd_per_h) for one in plan.workflows)
     plan = replace(plan, left_out=gone, workflows=workflows, certificate=certificate)
     return replace(solution, plan=plan)
-
-
-def _with_worths(proof: Certificate, gone: Sequence[LeftOut]) -> Certificate:
-    """The certificate of a cost with the worths of all that is left out."""
-    above = sum(one.worth_usd_per_h for one in gone) - proof.forgone_usd_per_h
-    return replace(
-        proof,
-        objective=proof.objective + above,
-        bound=proof.bound + above,
-        forgone_usd_per_h=proof.forgone_usd_per_h + above,
-    )

@@ -19,7 +19,7 @@ from jellybean_solver.mixture.ways import TooManyWaysError
 from jellybean_solver.model.forms import Choice, choices, in_forms, kinds_text, number_of_choices, without_forms
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
 from jellybean_solver.model.multi_workflow import single_workflow
-from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Termination, termination_of
 from jellybean_solver.planning.admission import admitted, with_left_out
@@ -158,15 +158,9 @@ class _FormSearch:
         """The best plan, with the certificate of all choices."""
         before, bound = plan.certificate, min(self.value, self.bound)
         late = isinstance(self.late, OutOfTimeError) or before.termination == Termination.TIME_LIMIT
-        if self.is_accuracy:
-            ended = Termination.TIME_LIMIT if late else Termination.GAP
-            proof = Certificate.of_accuracy(before.objective, max(before.objective, self._value(bound)), ended)
-        else:
-            proof = Certificate.of(self.value, bound, termination_of(self.value, bound, out_of_time=late))
-        certificate = replace(
-            before, objective=proof.objective, bound=proof.bound, gap=proof.gap, termination=proof.termination
-        )
-        return Solution(replace(plan, certificate=certificate), None, self.tried)
+        ended = termination_of(self.value, bound, out_of_time=late)
+        proof = before.bounded_by(replace(before, bound=self._value(bound), termination=ended))
+        return Solution(replace(plan, certificate=proof), None, self.tried)
 
     def _out_of_time(self, error: SolverError) -> SolverError:
         """The error of a search that found no plan, with a bound on all choices."""

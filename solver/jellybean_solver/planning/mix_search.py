@@ -167,22 +167,6 @@ class MixSearch:
             certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
         return Solution(replace(plan, certificate=certificate), None, self.tried)
 
-    def with_bound(self, solution: Solution) -> Solution:
-        """A solution of fewer workflows as one of all, of which this search knows the bound without the p99 target."""
-        plan = solution.plan
-        if plan is None:
-            return solution
-        before, late = plan.certificate, self.limit.left() == 0.0
-        if self.is_accuracy:
-            proof = Certificate.of_accuracy(before.objective, 100.0 - self.bound + TIE, before.termination)
-            return replace(solution, plan=replace(plan, certificate=proof))
-        bound = min(self.bound, before.objective)
-        proof = Certificate.of(
-            before.objective, bound, termination_of(before.objective, bound, gap=self.gap, out_of_time=late)
-        )
-        proof = replace(proof, penalty_usd_per_h=before.penalty_usd_per_h, forgone_usd_per_h=before.forgone_usd_per_h)
-        return replace(solution, plan=replace(plan, certificate=proof))
-
     def _most_usd_per_h(self) -> float:
         """What no plan counts more than: all workers, all models to load, the dearest way of the data, all worths."""
         fleet = sum(pool.count * self.problem.unit_usd_per_h(pool) for pool in self.problem.pools)

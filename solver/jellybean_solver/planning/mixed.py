@@ -61,7 +61,8 @@ def solve_mixed(
         found = solve_in_time(search, first, within, solve_one)
         if found.plan is None and (latest := _latest_optional(level, first)) is not None:
             fewer = solve(restricted(level, [one.name for one in level.workflows if one.name != latest]))
-            return search.with_bound(with_left_out(level, fewer))
+            fewer = with_left_out(level, fewer)
+            return fewer if fewer.plan is None else search.solution(fewer.plan, late=limit.left() == 0.0)
         return found
 
     decided = admitted(problem, solve)
