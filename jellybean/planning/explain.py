@@ -12,7 +12,7 @@ from jellybean.documents import AnyProject, Project, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_p99_s
-from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
+from jellybean.planning.project_plan import more_accurate, plan_project, settle
 from jellybean.planning.simulation import SEEDS
 from jellybean.planning.soft_plan import reached_s
 from jellybean.planning.soft_targets import as_hard, soft_targets
@@ -154,9 +154,9 @@ def explain_project(
     def keep_deadline(
         changed: Problem, cheapest: Solution, late: bool, limit_s: float | None, thorough: bool
     ) -> DeadlineResult:
-        """As `plan` does: a plan in time if the cheapest is late, or the best one of equal cost without a limit."""
+        """As `plan` does: a plan in time if the cheapest is late; without a limit one more accurate of equal cost."""
         if not late and not changed.survives:
-            return DeadlineResult(cheapest if limit_s is not None else best_of_equal_cost(changed, cheapest))
+            return DeadlineResult(cheapest if limit_s is not None else more_accurate(changed, cheapest))
 
         def searched(done: float, total: float, label: str) -> None:
             if thorough:

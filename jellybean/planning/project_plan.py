@@ -36,10 +36,8 @@ from jellybean_solver import (
     SolverError,
     Termination,
     TooManyWaysError,
-    as_planned,
     baselines,
     deadline_s,
-    fastest_of_equal_cost,
     is_large,
     kinds_text,
     limited_work,
@@ -165,7 +163,7 @@ def settle(
     weigh: bool = True,
     progress: Progress = no_progress,
 ) -> Planned:
-    """Replace the cheapest plan if necessary: by one that meets the p99 targets, or by the best of equal cost.
+    """Replace the cheapest plan if necessary: by one in time, or by a more accurate one of equal cost.
 
     Where p99 targets are soft, by the one of least `value` and penalties of the workflows `names` (None: all). A
     plan of equal cost is only sought without a time limit. `gap`: also the saving left for soft targets. `solve`: how
@@ -182,7 +180,7 @@ def settle(
         if plan is None or settled.reasons:
             return settled
         if settled.solution is cheapest and solve is None and clock.left() is None:
-            better = best_of_equal_cost(problem, cheapest)
+            better = more_accurate(problem, cheapest)
             if better is not cheapest and better.plan is not None:
                 settled = Planned(problem, better, judged=judged_latency(better.plan))
         if is_soft and problem.objective is Objective.COST:  # what counts beside it is told where that is minimised
@@ -199,12 +197,11 @@ def settle(
         return replace(settled, reasons=(settled.judged.text,))
 
 
-def best_of_equal_cost(problem: Problem, solution: Solution) -> Solution:
-    """Break ties: of the plans of the same cost the most accurate one, of these the one of least closed-form p99.
+def more_accurate(problem: Problem, solution: Solution) -> Solution:
+    """Break ties: the most accurate of the plans of the same cost, which may use workers that are paid for anyway.
 
-    The most accurate one may use spare capacity of workers that are paid for anyway. The search of the fastest is
-    bounded (`fastest_of_equal_cost`): it may miss a faster plan. Returns `solution` unchanged if it is not proven
-    optimal, for large fleets, and for several workflows, because their accuracies cannot be compared.
+    Returns `solution` unchanged if it is not proven optimal, for large fleets, and for several workflows, because their
+    accuracies cannot be compared.
     """
     best, proof, budget = solution.plan, solution.certificate, problem.slo.budget_usd_per_h
     is_whole = problem.is_for_ways or problem.workflows
@@ -220,9 +217,6 @@ def best_of_equal_cost(problem: Problem, solution: Solution) -> Solution:
         if plan is None or check_latency(plan := replace(plan, slo=problem.slo)) is not None:
             break
         best = replace(plan, certificate=replace(proof, objective=cost_of(plan), bound=cost_of(plan)))
-    fastest = fastest_of_equal_cost(as_planned(problem, best), best)
-    if fastest is not best and check_latency(fastest) is None:
-        best = fastest
     return solution if best is solution.plan else replace(solution, plan=best)
 
 

@@ -190,7 +190,6 @@ from .planning.mixed import is_by_ways as is_by_ways
 from .planning.requirements import Requirement as Requirement
 from .planning.requirements import RequirementKind as RequirementKind
 from .planning.solve import SolveOptions as SolveOptions
-from .planning.solve import fastest_of_equal_cost as fastest_of_equal_cost
 from .planning.solve import solve as solve
 from .planning.solve import solve_with as solve_with
 from .planning.solver import Solution as Solution

@@ -98,8 +98,3 @@ DEFAULT_SETTINGS = DeadlineSettings()
 QUICK_SETTINGS = replace(
     DEFAULT_SETTINGS, proposals=8, improvements=4, counted=0
 )  # for dozens of problems, one after the other
-# For a faster plan of the same cost: a dozen solves. Restrictions without such a plan are usual, so each one counts,
-# and margins are not made finer than a tenth. examples/vqa has 72 places and takes 0.4 s; larger problems keep the tie.
-EQUAL_COST_SETTINGS = replace(DEFAULT_SETTINGS, proposals=12, empty_proposals=1, finest_step=0.1)
-EQUAL_COST_PLACES = 100  # pairs of a variant and a pool
-LEAST_TARGET_S = 1e-6  # for workflows without work: the target of a search must be positive

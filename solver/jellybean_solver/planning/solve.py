@@ -14,7 +14,6 @@ from jellybean_solver.deadline.link_headroom import HeadroomSearch
 from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_cost_in_time, least_latency_s
 from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.deadline.search import Deadline, DeadlineOutcome, DeadlineSearch
-from jellybean_solver.deadline.settings import EQUAL_COST_PLACES, EQUAL_COST_SETTINGS, LEAST_TARGET_S
 from jellybean_solver.deadline.slowest_path import SlowestPath
 from jellybean_solver.decomposition.work import Tell
 from jellybean_solver.demand.demand import Network
@@ -36,7 +35,6 @@ from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.objectives import Fleet
-from jellybean_solver.time_limit import work_limit
 
 FREE_SHARE = 0.4  # of the time, for a plan without the limits of resources, which may be within them
 
@@ -151,28 +149,6 @@ def _many_in_time(problem: Problem, cheapest: Solution, options: SolveOptions, l
         return solve_with(few, replace(options, time_limit_s=limit.left(), deadline=within, start=None))
 
     return in_time(problem, cheapest, deadline, limit, solve_few)
-
-
-def fastest_of_equal_cost(problem: Problem, plan: Plan) -> Plan:
-    """The plan of least closed-form p99 among those found that cost as much as an optimal `plan` and are as accurate.
-
-    The deadline search, whose target is a lower bound on the latency and whose budget is the plan's cost. Returns
-    `plan` itself if no other is faster, and for problems with too many places for the few solves that a tie is worth.
-    """
-    places = sum(len(variant.service) for operator in problem.operators for variant in operator.variants)
-    target_s = max(least_latency_s(problem), LEAST_TARGET_S)
-    if places > EQUAL_COST_PLACES or latency(plan).meets(target_s):
-        return plan
-    budget = plan.cost.total_usd_per_h * (1.0 + VALUE_TOLERANCE)
-    limits = replace(problem.slo, accuracy=plan.accuracy, budget_usd_per_h=budget)
-    limited_problem, deadline = replace(problem, slo=limits), Deadline(target_s, settings=EQUAL_COST_SETTINGS)
-    solver = _DeadlineSolver(limited_problem, deadline, 0.0, work_limit())
-    search = DeadlineSearch(limited_problem, deadline, plan, solver.limit, lambda cost: False)
-    found = search.run(solver, most=deadline.settings.proposals, improvements=0).fastest
-    if found is plan or latency(found).slowest_s > latency(plan).slowest_s * (1.0 - VALUE_TOLERANCE):
-        return plan
-    cost, proof = found.cost.total_usd_per_h, plan.certificate
-    return replace(found, slo=plan.slo, certificate=replace(proof, objective=cost, bound=cost))
 
 
 class _DeadlineSolver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, event, given, settings
 
-from jellybean.planning.project_plan import best_of_equal_cost
+from jellybean.planning.project_plan import more_accurate
 from jellybean_solver import Problem, cost_accuracy, evaluate, solve
 from tests.strategies import problems
 from tests.support.examples import examples
@@ -13,11 +13,11 @@ from tests.support.examples import examples
 
 @settings(max_examples=examples(10, nightly=400))
 @given(problems())
-def test_no_plan_as_cheap_is_best_of_equal_cost(problem: Problem) -> None:
+def test_no_plan_as_cheap_is_more_accurate(problem: Problem) -> None:
     cheapest = solve(problem)
     assume(cheapest.plan is not None and cheapest.plan.accuracy is not None)
     assert cheapest.plan is not None
-    found = best_of_equal_cost(problem, cheapest).plan
+    found = more_accurate(problem, cheapest).plan
     assert found is not None
     assert found.slo == problem.slo
     assert evaluate(problem, found).complaints == ()
