@@ -98,3 +98,11 @@ def test_two_figures_that_differ_are_shown_with_the_digits_that_differ() -> None
     assert usd_text(-0.0) == "0.00"
     assert distinct_usd(2.0, 1e-9) == ("2.00", "< 0.0001")
     assert distinct_durations(0.04, 0.04) == ("40.0 ms", "40.0 ms")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "00:00"), (23_400, "06:30"), (86_400, "24:00"), (109_800, "1d 06:30"), (61.2, "00:01:01")],
+)
+def test_times_of_a_day(seconds: float, text: str) -> None:
+    assert formats.clock(seconds) == text
