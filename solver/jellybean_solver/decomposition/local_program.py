@@ -216,7 +216,7 @@ class LocalProgram(ExactMilp):
                     for pool in kinds.kinds[kind].pools
                 ]
                 if offers:
-                    column = int(self.program.add_columns([0.0], 1.0)[0])
+                    column = self.program.column(0.0, 1.0)
                     rows, values = self.joint_lp.entries(choice, tier)
                     self.program.fill(rows, [column] * len(rows), values)
                     found.append((column, choice, offers))

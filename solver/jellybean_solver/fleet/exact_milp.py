@@ -72,8 +72,7 @@ class ExactMilp:
             for (name, variant), column in zip(self.kinds.choices, self.joint_lp.chosen.tolist(), strict=True)
             if selection[name] == variant
         ]
-        row = int(self.program.add_rows(-math.inf, len(selection) - 1.0, 1)[0])
-        self.program.fill([row] * len(columns), columns, 1.0)
+        self.program.row(-math.inf, len(selection) - 1.0, columns)
 
     def only_counts(self, values: Floats) -> Mapping[tuple[int, int], int] | None:
         """The worker counts by group of a solution, if they leave a single place for each operator; else None.
@@ -104,15 +103,13 @@ class ExactMilp:
         A plan is left if it has another variant, more workers in a group, or a worker in a group without any.
         """
         chosen = np.flatnonzero(values[self.joint_lp.chosen] > 0.5).tolist()
-        row = int(self.program.add_rows(1.0 - len(chosen), math.inf, 1)[0])
-        self.program.fill([row] * len(chosen), self.joint_lp.chosen[chosen], -1.0)
+        row = self.program.row(1.0 - len(chosen), math.inf, self.joint_lp.chosen[chosen], -1.0)
         able = dict.fromkeys((kind, number) for choice, kind, number in self.served if choice in chosen)
         for key in able:
             column = self.groups[key].count
             if counts[key]:
-                more = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
-                enough = int(self.program.add_rows(0.0, math.inf, 1)[0])
-                self.program.fill([enough, enough], [column, more], [1.0, -(counts[key] + 1.0)])
+                more = self.program.column(0.0, 1.0, integer=True)
+                self.program.row(0.0, math.inf, [column, more], [1.0, -(counts[key] + 1.0)])
                 column = more
             self.program.fill([row], [column], 1.0)
 
@@ -129,7 +126,7 @@ class ExactMilp:
             pools = [pool.name for pool in self.kinds.kinds[kind].pools]
             price = min(running.load_usd_per_h(name, variant, pool) for pool in pools)
             if price > 0:
-                loads = int(self.program.add_columns([price])[0])
+                loads = self.program.column(price)
                 rows = self.program.add_rows(
                     -math.inf, float(sum(running.holding(name, variant, pool) for pool in pools)), 2
                 ).tolist()
@@ -142,7 +139,7 @@ class ExactMilp:
         """Replace the objective: maximise the factor (at most 1) on all rates, within a budget in USD per hour."""
         self.program.limit_cost(budget)
         self.program.cost = [np.zeros_like(costs) for costs in self.program.cost]
-        scale, total = int(self.program.add_columns([-1.0], 1.0)[0]), self.joint_lp.flows.total
+        scale, total = self.program.column(-1.0, 1.0), self.joint_lp.flows.total
         self.program.change_rows(total, 0.0, 0.0)
         self.program.fill(total, [scale] * len(total), -1.0)
         self.program.change_rows(self.joint_lp.total.tolist(), -math.inf, 0.0)  # y <= z
@@ -215,9 +212,9 @@ class ExactMilp:
         `most`: limit on its workers.
         """
         kinds, program = self.kinds, self.program
-        count = int(program.add_columns([0.0], min(most, float(kinds.counts[kind])), integer=True)[0])
+        count = program.column(0.0, min(most, float(kinds.counts[kind])), integer=True)
         group = self.groups[kind, number] = _Group(kind, number, count, leader)
-        load = int(program.add_rows(-math.inf, 0.0, 1)[0])
+        load = program.row(-math.inf, 0.0)
         program.fill([load, int(self.joint_lp.held[kind])], [count, count], [-1.0, 1.0])
         present: dict[int, int] = {}  # operator -> row
         for choice in choices:
@@ -225,13 +222,12 @@ class ExactMilp:
             program.fill([load], [column], float(kinds.workers[choice, kind]))
             operator = int(kinds.owner[choice])
             if operator not in present:
-                present[operator] = int(program.add_rows(-math.inf, 0.0, 1)[0])
-                program.fill([present[operator]], [count], -1.0)
+                present[operator] = program.row(-math.inf, 0.0, [count], -1.0)
             program.fill([present[operator]], [column], 1.0)
         return group
 
     def _add_served(self, choice: int, kind: int, number: int) -> int:
-        column = int(self.program.add_columns([0.0], 1.0)[0])
+        column = self.program.column(0.0, 1.0)
         self.served[choice, kind, number] = column
         rows, values = self.joint_lp.entries(choice, int(self.kinds.tier[kind]))
         if self.joint_lp.full[kind] >= 0:
@@ -259,11 +255,10 @@ class ExactMilp:
             program.fill([sums[operator]], [column], -1.0)
             ends = {active, group.count} - {column}
             for end in ends:  # h <= n: no models without workers
-                row = int(program.add_rows(-math.inf, 0.0, 1)[0])
-                program.fill([row, row], [column, end], [1.0, -1.0])
+                program.row(-math.inf, 0.0, [column, end], [1.0, -1.0])
         for choice in choices:
             needed = [size / limit for size, limit in zip(kinds.memory(choice, kind), limits, strict=True)]
-            model = int(program.add_columns([0.0], 1.0)[0])
+            model = program.column(0.0, 1.0)
             served = self.served[choice, kind, group.number]
             program.fill([sums[int(kinds.owner[choice])], *full], [model] * (1 + len(full)), [1.0, *needed])
             # Valid cut, which tightens the relaxation: each worker that an operator keeps busy holds its whole model.

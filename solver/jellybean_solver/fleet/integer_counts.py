@@ -130,16 +130,14 @@ class IntegerCounts:
         return gains
 
     def _room(self, pools: Indices) -> int:
-        row = int(self._program.add_rows(-math.inf, 0.0, 1)[0])
-        self._program.fill([row] * len(pools), pools, -1.0)
-        return row
+        return self._program.row(-math.inf, 0.0, pools, -1.0)
 
     def _held(self, operators: Sequence[int], kind: int, pools: Indices, *, whole: bool) -> list[int]:
         """Add and return columns u (`whole`) or w, one per operator, with their rows."""
         room, columns = self._room(pools), []
         for operator in operators:
-            column = int(self._program.add_columns([0.0], float(self._kinds.counts[kind]), integer=whole)[0])
-            row = int(self._program.add_rows(-math.inf, 0.0, 1)[0])
+            column = self._program.column(0.0, float(self._kinds.counts[kind]), integer=whole)
+            row = self._program.row(-math.inf, 0.0)
             self._program.fill([row, room], [column, column], [-1.0, 1.0])
             self.taken[operator, kind] = row
             columns.append(column)
@@ -149,13 +147,10 @@ class IntegerCounts:
         columns = self._program.add_columns(np.zeros(len(operators)), 1.0, integer=True).tolist()
         held = self._held(operators, kind, pools, whole=False)
         for operator, column, filled in zip(operators, columns, held, strict=True):
-            row = int(self._program.add_rows(-math.inf, 0.0, 1)[0])
-            self._program.fill([row], [column], -1.0)
-            self.there[operator, kind] = row
+            self.there[operator, kind] = self._program.row(-math.inf, 0.0, [column], -1.0)
             own = np.flatnonzero((self._kinds.owner == operator) & self._open[:, kind])
             shares = self._model[own, kind]
             most = float(shares.max())
-            row = int(self._program.add_rows(-math.inf, most, 1)[0])
-            self._program.fill([row] * len(own), chosen[own], shares)
+            row = self._program.row(-math.inf, most, chosen[own], shares)
             self._program.fill([row, row], [column, filled], [most, -1.0])
         return list(columns)

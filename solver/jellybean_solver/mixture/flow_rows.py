@@ -97,7 +97,7 @@ class FlowRows:
         self._links()
         self._keep_streams_whole()
         for mean in (mean for mean in means if mean.block not in self.partial):
-            row = int(program.add_rows(mean.least, math.inf, 1)[0])
+            row = program.row(mean.least, math.inf)
             self.fill_accuracy(row, mean.block)
             if mean.lacking >= 0:
                 program.fill([row], [mean.lacking], 1.0)
@@ -122,9 +122,9 @@ class FlowRows:
         whole = {task[:2] for task in room.size}
         tasks = [*room.size, *((*one, most[one[0]]) for one in own if one not in whole)]
         columns = program.add_columns(np.zeros(len(tasks)), 1.0).tolist()
-        load = int(program.add_rows(-math.inf, 0.0, 1)[0])
+        load = program.row(-math.inf, 0.0)
         present = program.add_rows(-math.inf, 0.0, len(tasks)).tolist()
-        full = int(program.add_rows(-math.inf, 0.0, 1)[0])
+        full = program.row(-math.inf, 0.0)
         workers = {count: -1.0}
         if self.lost == Lost(LossKind.WORKER, (pool,), held):
             workers[self._has_any(count)] = 1.0
@@ -151,8 +151,7 @@ class FlowRows:
             self.allotted[of] = [*zip(room.allotments, times, strict=True)]
             for allotment, column in self.allotted[of]:
                 program.fill(rows, [column] * len(rows), [-float(allotment[task]) for task in room.size])
-            together = int(program.add_rows(-math.inf, 0.0, 1)[0])
-            program.fill([together] * len(times), times, 1.0)
+            together = program.row(-math.inf, 0.0, times)
             program.fill([together] * len(workers), [*workers], [*workers.values()])
             return
         for task, row in zip(room.size, rows, strict=True):
@@ -165,8 +164,7 @@ class FlowRows:
     ) -> None:
         """Rows: there are whole numbers of streams, and room for each of them at the least busy worker."""
         program, largest = self.program, max(room.size.values())
-        fitting = int(program.add_rows(-math.inf, largest, 1)[0])
-        program.fill([fitting] * len(workers), [*workers], [(1.0 - largest) * less for less in workers.values()])
+        fitting = program.row(-math.inf, largest, [*workers], [(1.0 - largest) * less for less in workers.values()])
         whole = program.add_columns(np.zeros(len(columns)), integer=True).tolist()
         equal = program.add_rows(0.0, 0.0, len(columns)).tolist()
         program.fill(equal, whole, -1.0)
@@ -202,10 +200,9 @@ class FlowRows:
 
     def _has_any(self, count: int) -> int:
         """A column that is 1 where a count is not 0."""
-        used = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
-        row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+        used = self.program.column(0.0, 1.0, integer=True)
         most = float(np.concatenate(self.program.high)[count])
-        self.program.fill([row, row], [count, used], [1.0, -most])
+        self.program.row(-math.inf, 0.0, [count, used], [1.0, -most])
         return used
 
     def _meet(self) -> None:
@@ -215,7 +212,7 @@ class FlowRows:
 
         def row(task: Task, tier: str) -> int:
             if (task, tier) not in rows:
-                rows[task, tier] = int(self.program.add_rows(0.0, 0.0, 1)[0])
+                rows[task, tier] = self.program.row(0.0, 0.0)
             return rows[task, tier]
 
         for (task, pool, _), column in self.served.items():
@@ -238,5 +235,4 @@ class FlowRows:
                 if link in way.sent
             ]
             if used:
-                row = int(self.program.add_rows(-math.inf, 1.0, 1)[0])
-                self.program.fill([row] * len(used), [column for column, _ in used], [share for _, share in used])
+                self.program.row(-math.inf, 1.0, *zip(*used, strict=True))

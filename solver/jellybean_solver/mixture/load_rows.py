@@ -63,8 +63,7 @@ class LoadRows:
             saved = {one: _cost(one.intersection(held), prices) for one in before}
             useful = [one for one in before if saved[one] > 0]
             columns = self._add([cost, *(cost - saved[one] for one in useful)])
-            row = int(self.program.add_rows(0.0, math.inf, 1)[0])
-            self.program.fill([row] * (1 + len(columns)), [count, *columns], [-1.0] + [1.0] * len(columns))
+            self.program.row(0.0, math.inf, [count, *columns], [-1.0] + [1.0] * len(columns))
             self.program.fill([most[one] for one in useful], columns[1:], 1.0)
 
     def _least(self, pool: str, flows: Iterable[FlowRows], prices: Mapping[Instance, float]) -> None:
@@ -75,8 +74,7 @@ class LoadRows:
             for flow in flows:
                 served = [column for (task, at, _), column in flow.served.items() if (task[:2], at) == (one, pool)]
                 for workers in (1.0, self.workers.busy[one, pool]) if served else ():
-                    row = int(self.program.add_rows(-math.inf, holding, 1)[0])
-                    self.program.fill([row] * (1 + len(served)), [loads, *served], [-1.0] + [workers] * len(served))
+                    self.program.row(-math.inf, holding, [loads, *served], [-1.0] + [workers] * len(served))
 
     def _add(self, costs: list[float], *, integer: bool = False) -> Indices:
         columns = self.program.add_columns(costs, integer=integer)

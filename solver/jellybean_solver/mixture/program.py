@@ -249,7 +249,7 @@ class MixProgram:
             if least is not None:
                 lacking = -1
                 if block.is_soft:
-                    lacking = int(self.program.add_columns([block.slo.penalty_usd_per_h or 0.0], 100.0)[0])
+                    lacking = self.program.column(block.slo.penalty_usd_per_h or 0.0, 100.0)
                 found.append(Mean(number, least, lacking))
         return found
 
@@ -309,10 +309,9 @@ class MixProgram:
         """
         best = max((way.accuracy for way in self.table.ways if way.block == mean.block), default=0.0)
         most = max(0.0, best - mean.least)
-        lacks = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
-        only, as_much = self.program.add_rows(-math.inf, np.array([0.0, mean.least + most]), 2).tolist()
-        self.program.fill([only, only], [mean.lacking, lacks], [1.0, -100.0])
-        self.program.fill([as_much, as_much], [mean.lacking, lacks], [1.0, most])
+        lacks = self.program.column(0.0, 1.0, integer=True)
+        self.program.row(-math.inf, 0.0, [mean.lacking, lacks], [1.0, -100.0])
+        as_much = self.program.row(-math.inf, mean.least + most, [mean.lacking, lacks], [1.0, most])
         self.flow.fill_accuracy(as_much, mean.block)
 
     def _loads(self, running: RunningPlan, workers: Workers, held: HeldByPool) -> Sequence[int]:

@@ -78,8 +78,7 @@ class _Shared:
         operator = int(self.kinds.owner[choice])
         if self.small[self.kinds.owner == operator, kind].any():
             if (operator, kind) not in self.presence:
-                row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-                self.program.fill([row], [int(self.count[kind])], -1.0)
+                row = self.program.row(-math.inf, 0.0, [int(self.count[kind])], -1.0)
                 self.presence[operator, kind] = row
             self.program.fill([self.presence[operator, kind]], [column], 1.0)
 
@@ -168,10 +167,8 @@ class _Rounding:
         if limit_bytes is None or kinds.kinds[kind].count > FEW:
             return
         if kind not in self.rooms:
-            self.rooms[kind] = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-            self.program.fill([self.rooms[kind]], [int(self.shared.count[kind])], -1.0)
-        models = int(self.program.add_columns([0.0], kinds.counts[kind], integer=True)[0])
-        row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-        self.program.fill([row, row], [column, models], [max(float(kinds.workers[choice, kind]), 1.0), -1.0])
+            self.rooms[kind] = self.program.row(-math.inf, 0.0, [int(self.shared.count[kind])], -1.0)
+        models = self.program.column(0.0, kinds.counts[kind], integer=True)
+        self.program.row(-math.inf, 0.0, [column, models], [max(float(kinds.workers[choice, kind]), 1.0), -1.0])
         share = float(kinds.memory_bytes[choice, kind]) / max(limit_bytes, LEAST_BYTES)
         self.program.fill([self.rooms[kind]], [models], share)

@@ -118,7 +118,7 @@ class _Near:
         integer_counts = ~used & (kinds.counts[here] <= FEW)
         order = np.argsort(np.where(used, -1.0, np.where(integer_counts, math.inf, price)), kind="stable")
         for kind in here[order[: int(used.sum()) + min(more, int((~used & ~integer_counts).sum()))]].tolist():
-            column = int(self.program.add_columns([0.0], 1.0)[0])
+            column = self.program.column(0.0, 1.0)
             self.served[operator, kind] = column
             rows, values = joint_lp.entries(choice, tier)
             extra, weights = joint_lp.integer_counts.entries(choice, kind)
@@ -149,8 +149,7 @@ class _Near:
             self.program.fill([row] * len(chain), columns, [float(kinds.workers[choice[o], index]) for o in chain])
             for operator, column in zip(chain, columns, strict=True):
                 if kinds.workers[choice[operator], index] < 1.0:
-                    there = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-                    self.program.fill([there, there], [column, count], [1.0, -1.0])
+                    self.program.row(-math.inf, 0.0, [column, count], [1.0, -1.0])
         self.program.fill(np.repeat(self.held[index], len(chains)), counts, 1.0)
         self.chains[index] = tuple(zip(chains, counts.tolist(), rows.tolist(), strict=True))
 
@@ -164,8 +163,7 @@ class _Near:
             choice = self.choices[operator]
             held = self.program.add_columns(np.zeros(paid), 1.0, integer=True)
             there = self.program.add_rows(-math.inf, 0.0, paid)
-            every = int(self.program.add_rows(0.0, 0.0, 1)[0])
-            self.program.fill([every], [self.served[operator, index]], -1.0)
+            every = self.program.row(0.0, 0.0, [self.served[operator, index]], -1.0)
             self.program.fill([every] * paid, columns, 1.0)
             self.program.fill(there, columns, 1.0)
             self.program.fill(there, held, -1.0)
