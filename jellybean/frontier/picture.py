@@ -32,8 +32,9 @@ from jellybean.frontier.view import LEAST_GAP, TEXTS, curve_table, figure_name, 
 from jellybean_solver import Curve, CurvePoint, Figure
 
 MAX_LINES = 60  # of a key
-LINE_INCHES = 0.13  # height of a line of a key
-PLOT_INCHES, WIDE, NARROW = 4.6, (11.5, 66), (4.06, 56)  # inches, characters of a key
+LINE_INCHES, KEY_INCHES = 0.14, 1.2  # height of a line of a key, and of what is above and below it
+RIGHT = 0.95  # part of the width up to which plots and keys reach: labels above a plot may reach further
+PLOT_INCHES, WIDE, NARROW = 4.6, (11.5, 72), (4.06, 54)  # inches, characters of a key
 TITLE_PER_INCH = 9  # characters
 NEAR = 1.6  # times the largest value of a curve up to which a stated value is drawn
 CURVE, SINGLE = SERIES[:2]
@@ -56,10 +57,11 @@ def save_plot(frontier: Frontier, path: Path, *, narrow: bool = False) -> None:
     panels = [(curve, _key_text(frontier, curve, characters)) for curve in frontier.curves if _spots(curve)]
     if not panels:
         raise JellyBeanError(f"{path}: no plan to draw")
-    keys = [LINE_INCHES * (5 + text.count("\n")) for _, text in panels]
+    keys = [KEY_INCHES + LINE_INCHES * text.count("\n") for _, text in panels]
     heights = [inches for key in keys for inches in ((PLOT_INCHES, key) if narrow else (max(PLOT_INCHES, key),))]
     with matplotlib.rc_context(STYLE):
-        picture = Picture(figsize=(width, sum(heights)), facecolor=SURFACE, layout="constrained")
+        picture = Picture(figsize=(width, sum(heights)), facecolor=SURFACE)
+        picture.set_layout_engine("constrained", rect=(0, 0, RIGHT, 1))
         grid = {"height_ratios": heights, "width_ratios": (1,) if narrow else (1.45, 1), "hspace": 0.06}
         frames = picture.subplots(len(heights), 1 if narrow else 2, squeeze=False, gridspec_kw=grid).ravel()
         labels = []
@@ -149,7 +151,7 @@ def _key_text(frontier: Frontier, curve: Curve, characters: int) -> str:
     signs = {
         "◇ current plan": first and frontier.current is not None,
         "orange: one selection for all requests": first and frontier.single is not None,
-        "shaded: where the lowest cost may lie": curve.gap > LEAST_GAP,
+        "shaded: where the lowest cost may lie": curve.y is Figure.COST and curve.gap > LEAST_GAP,
     }
     lines[MAX_LINES:] = ["…"] if len(lines) > MAX_LINES else []
     lines += ["", *(sign for sign, is_drawn in signs.items() if is_drawn)]

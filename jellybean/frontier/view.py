@@ -71,7 +71,7 @@ def figure_name(frontier: Frontier, figure: Figure) -> str:
 def proof_text(curve: Curve) -> str:
     """How far the points may be from the best."""
     if curve.gap > LEAST_GAP:
-        return f"not proven optimal, gaps of at most {curve.gap:.2%}"
+        return f"not proven optimal, gaps of at most {curve.gap:.2%} in cost"
     if curve.y is not Figure.COST:
         return "of the plans found"
     if curve.exact and curve.step is not None:
