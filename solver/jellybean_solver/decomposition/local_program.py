@@ -95,7 +95,6 @@ class LocalProgram(ExactMilp):
             cost, best = self._priced(prices)
             if self._model is None:
                 self._model = self.program.model(SolveLimits(self.gap, tiny=True))
-                self._model.setOptionValue("mip_allow_cut_separation_at_nodes", False)  # takes longer than the nodes
             self._model.changeColsCost(len(cost), self._every, cost)
             run(self._model)
             answer = self.program.answer(self._model)

@@ -36,7 +36,7 @@ ENDED = (
 DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
 SPARED: dict[str, bool | float] = {
     **dict.fromkeys((*DEAR, "mip_heuristic_run_rens", "mip_heuristic_run_feasibility_jump"), False),
-    **dict.fromkeys(("mip_detect_symmetry", "mip_allow_restart"), False),
+    **dict.fromkeys(("mip_detect_symmetry", "mip_allow_restart", "mip_allow_cut_separation_at_nodes"), False),
     "mip_heuristic_effort": 0.0,
 }
 
@@ -64,7 +64,7 @@ class SolveLimits:
     """When a run may end. `gap`: relative; `cutoff`: points with a higher objective are not searched.
 
     `enough`: the first point with at most this objective ends the run. `quick`: switch off the heuristics that solve
-    large sub-MILPs. `tiny`: leave out all that pays for larger programs only: heuristics, symmetry, restarts.
+    large sub-MILPs. `tiny`: leave out all that pays for larger programs only: heuristics, symmetry, restarts, cuts.
     `presolve`: reduce the program first.
     """
 
