@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jellybean.documents import (
@@ -78,8 +78,10 @@ def pair_curve(
         progress(number, len(values), f"{x} {value:.4g}")
         found.append(search.point(value, (clock.left() or 0.0) / (len(values) - number)))
     progress(len(values), len(values), "done")
-    best = tuple(with_better_plans(found, x, y))
-    curve = Curve(x, best, all(point.finished for point in best), (), y=y)
+    every = sorted([*found, *search.known], key=lambda point: point.x)
+    best = {point.x: point for point in with_better_plans(every, x, y)}
+    finished = all(point.finished for point in best.values())
+    curve = Curve(x, tuple(best.values()), finished, (), y=y)
     return Frontier(stated, curve, notes=tuple(search.notes), elapsed_s=time.perf_counter() - started)
 
 
@@ -105,6 +107,7 @@ class _Search:
     """`project`: without targets of the two figures. `mixes`: the accuracy is the mean of all requests.
 
     `names`: workflows of which figures are fixed. `notes`: what is not known of the curve, as sentences.
+    `known`: plans at the ends of the curve that the searches for these ends have found.
     """
 
     def __init__(self, project: AnyProject, x: Figure, y: Figure, stated: MovedTargets) -> None:
@@ -112,6 +115,7 @@ class _Search:
         self.names = () if stated.is_all else stated.workflows
         self.project = with_settings(project, self._free(project))
         self.moved, self.notes = MovedTargets.of(build_problem(self.project), self.names), list[str]()
+        self.known: list[CurvePoint] = []
 
     def _free(self, project: AnyProject) -> Settings:
         """Settings without targets of the two figures, and without workflows that may be left out."""
@@ -123,14 +127,14 @@ class _Search:
         }
         return (*objective(project, Objective.COST), *everyone_served(project), *free[self.x], *free[self.y])
 
-    def values(self, count: int, limit_s: float) -> Iterator[float]:
+    def values(self, count: int, limit_s: float) -> Iterable[float]:
         """Values of the fixed figure, rising. `limit_s`: of each search for an end of the curve."""
         if self.x is Figure.RATE:
             top = self._highest_factor(limit_s) * self.moved.sources[0].rate_per_s
             return (top * (number + 1) / count for number in range(count))
         if self.x is Figure.LATENCY:
             fast, slow = self._latencies(limit_s)
-            return (fast * (slow / fast) ** (number / (count - 1)) for number in range(count))
+            return (*(fast * (slow / fast) ** (number / (count - 1)) for number in range(count - 1)), slow)
         known = self._accuracies(limit_s)
         last = len(known) - 1
         if self.mixes:
@@ -160,7 +164,16 @@ class _Search:
         slow = max(map(self._p99_s, (cheapest, *after)))
         others = () if not self.names else latency_target(self.project, None)  # theirs would be scaled alike
         out_of_reach = (*others, *latency_target(self.project, TINY_S, self.names))
-        return min(slow, self._planned(out_of_reach, limit_s).nearest_p99_s or UNKNOWN_SHARE * slow), slow
+        nearest = self._planned(out_of_reach, limit_s)
+        fast = nearest.nearest_p99_s
+        if not math.isfinite(slow):  # a queue without spare capacity
+            slow = math.inf if fast is None else fast / UNKNOWN_SHARE
+        if not math.isfinite(slow):
+            raise SolverError("no plan was found whose queues do not grow; --time-limit allows a longer search")
+        fast = min(slow, fast or UNKNOWN_SHARE * slow)
+        ends = ((nearest.fastest, fast), (cheapest, slow))
+        self.known = [self._point_of(plan, at) for plan, at in ends if plan is not None and self._p99_s(plan) <= at]
+        return fast, slow
 
     def _highest_factor(self, limit_s: float) -> float:
         """The highest factor on the rates that a plan was found for in time; a note if it may not be the highest."""
@@ -191,10 +204,20 @@ class _Search:
         plan = planned.plan
         if plan is None:
             return replace(unplanned, reasons=planned.reasons)
+        return self._point_of(plan, value)
+
+    def _point_of(self, plan: Plan, value: float) -> CurvePoint:
+        """The point of a plan, with the options that make it, or those of the value."""
         figures, p99_s = figures_of(plan, self.moved), self._p99_s(plan)
         if math.isfinite(p99_s):  # else it has a queue without spare capacity
             figures[Figure.LATENCY] = p99_s
-        return CurvePoint(value, plan, bound_usd_per_h(plan), figures=figures, options=plan.overrides)
+        return CurvePoint(
+            value,
+            plan,
+            bound_usd_per_h(plan),
+            figures=figures,
+            options=plan.overrides or tuple(map(str, self._settings(value))),
+        )
 
     def _settings(self, value: float) -> Settings:
         if self.x is Figure.RATE:

@@ -7,6 +7,7 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -14,11 +15,13 @@ from rich.console import Console
 
 from jellybean.cli import run
 from jellybean.cli.planning.frontier import parse_pair
-from jellybean.documents import build_problem, load_any_project, load_project
-from jellybean.frontier import Frontier, find_frontier, frontier_text, pair_curve, save_plans, save_plot, to_json
+from jellybean.documents import Project, build_problem, load_any_project, load_project
+from jellybean.frontier import Frontier, find_frontier, frontier_text, pair_curve, pairs, save_plans, save_plot, to_json
 from jellybean.frontier.find import figures_of
 from jellybean.planning import plan_project, predicted_p99
-from jellybean_solver import Curve, CurvePoint, Figure, MovedTargets, from_document, to_document
+from jellybean.planning.planned import Planned
+from jellybean.planning.searched_objectives import TINY_S
+from jellybean_solver import Curve, CurvePoint, Figure, MovedTargets, OutOfTimeError, from_document, to_document
 from tests.support.two_scales import make_two_scales
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
@@ -211,3 +214,20 @@ def test_rates_of_one_workflow_leave_those_of_the_others(tmp_path: Path) -> None
     assert "rate of yard/x" in picture
     assert "shop/x" not in picture
     assert not re.search(r"(no plan|end of the curve): *(?=$|\n)", words(found))
+
+
+def test_plans_of_the_ends_are_points_where_time_ended_the_searches_between(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan_ends_only(asked: Project, **limits: Any) -> Planned:
+        p99_s = asked.workflow.slo.latency_p99_s
+        if p99_s is not None and p99_s > TINY_S:
+            raise OutOfTimeError("no time")
+        return plan_project(asked, **limits)
+
+    monkeypatch.setattr(pairs, "plan_project", plan_ends_only)
+    found = pair_curve(load_project(shop, ()), Figure.LATENCY, Figure.COST, points=3).curve.points
+    cheapest = plan_project(load_project(shop, ()), compare=False).plan
+    assert cheapest is not None and found[-1].plan is not None
+    assert found[-1].plan.cost == cheapest.cost
+    assert all(point.plan is not None or not point.finished for point in found)
