@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import os
 from collections.abc import Sequence
 from math import floor, log10
@@ -145,23 +144,6 @@ def label_above(axes: Any, labels: Sequence[tuple[float, str]]) -> None:
             text, (x, 1.0), xytext=(0, 3 + height * level), xycoords=("data", "axes fraction"),
             textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=LABEL_PT,
         )  # fmt: skip
-
-
-def line_points(axes: Any, step_pt: float = 2.0) -> list[tuple[float, float]]:
-    """Points (1/72 inch) along every line that is drawn so far, for texts that must keep clear of them."""
-    import numpy as np
-    from matplotlib.collections import LineCollection
-
-    paths = [line.get_transform().transform(line.get_xydata()) for line in axes.lines]
-    segments = [part for item in axes.collections if isinstance(item, LineCollection) for part in item.get_segments()]
-    paths += [axes.transData.transform(part) for part in segments]
-    points: list[tuple[float, float]] = []
-    for path in paths:
-        corners = path * 72 / axes.figure.dpi
-        for start, end in itertools.pairwise(corners):
-            count = max(2, int(np.hypot(*(end - start)) / step_pt))
-            points += [tuple(point) for point in np.linspace(start, end, count).tolist()]
-    return points
 
 
 def label_beside(axes: Any, y: float, text: str) -> None:
