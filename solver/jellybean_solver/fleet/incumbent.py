@@ -45,6 +45,7 @@ class Incumbent:
 
     `target`: accuracy in percent, None if none is required; `gap`: the relative gap at which the search may end;
     `judge`: checks the deadline, None if there is none; `point`: the relaxed point that the plan was rounded from.
+    `of_thread`: the plan is of a MILP in a thread, so that another run may find another one of its selection.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Incumbent:
         self.assignment: Assignment | None = None
         self.selection: Selection = {}
         self.point: Point | None = None
+        self.of_thread = False
 
     @property
     def cost(self) -> float:
@@ -70,7 +72,9 @@ class Incumbent:
         """True if the measured accuracy reaches the target."""
         return is_accurate_enough(self.network.problem, self.target, selection)
 
-    def take(self, selection: Selection, found: Assignment | None, *, judged: bool = True) -> bool:
+    def take(
+        self, selection: Selection, found: Assignment | None, *, judged: bool = True, of_thread: bool = False
+    ) -> bool:
         """Make a plan the incumbent if it costs no more and is accepted. Returns whether it became the incumbent.
 
         `judged`: whether the deadline is checked too.
@@ -79,5 +83,5 @@ class Incumbent:
             return False
         if judged and self.judge is not None and not self.judge.accepts(self.network, selection, found):
             return False
-        self.assignment, self.selection = found, selection
+        self.assignment, self.selection, self.of_thread = found, selection, of_thread
         return True

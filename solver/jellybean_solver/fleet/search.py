@@ -9,8 +9,8 @@ exchange incumbents and bounds. On problems of middle size that MILP also runs f
 heuristics of HiGHS; its later run has a good cutoff and leaves out the slow ones. The search ends at the requested gap,
 or when time is up.
 
-Without a time limit and without the MILP the plan is deterministic. If the MILP has run, the selection found is solved
-once more by itself; which of several selections within the gap is found depends on which search was first.
+Without a time limit and without the MILP the plan is deterministic. A selection that a MILP in a thread has found is
+solved once more by itself; which of several selections within the gap is found depends on which search was first.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class FleetSearch:
             for milp in search.milps:
                 milp.close()
         bound = max(bound, search.milp_bound)
-        if any(milp.runs for milp in search.milps) and bound >= incumbent.goal():
+        if incumbent.of_thread and bound >= incumbent.goal():
             self._reproduce(incumbent)
         late = search.out_of_time or self.clock.left() == 0.0
         return self._outcome(incumbent, bound, len(search.visited), late)

@@ -82,4 +82,4 @@ class SelectionClosing:
 
     def _take(self, run: ConcurrentSolve, milp: ExactMilp, selection: Selection) -> None:
         for values in run.incumbents():
-            self.incumbent.take(selection, milp.staff(values).assignment())
+            self.incumbent.take(selection, milp.staff(values).assignment(), of_thread=True)

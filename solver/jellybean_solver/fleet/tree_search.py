@@ -255,7 +255,7 @@ class TreeSearch:
         """True if a concurrent MILP has proven the incumbent optimal to the gap; takes the plans found by the MILPs."""
         for milp in self.milps:
             for selection, found in milp.found():
-                self.incumbent.take(selection, found)
+                self.incumbent.take(selection, found, of_thread=True)
         return self.milp_bound >= self.incumbent.goal()
 
     @property
