@@ -28,8 +28,8 @@ def _least_of(problem: Problem, operator: Operator) -> float:
     per_s = problem.rate_per_s[operator.name] / problem.utilisation
     prices = (
         per_s * request_s(times, max(times)) / problem.sites.get(pool.tier, 1) * problem.unit_usd_per_h(pool)
-        for pool in problem.pools
         for variant in operator.variants
-        if (times := problem.times(operator.name, variant, pool.name))
+        for name in variant.service
+        if (pool := problem.pool_by_name.get(name)) and (times := problem.times(operator.name, variant, name))
     )
     return min(prices, default=0.0)

@@ -42,13 +42,11 @@ class Loss:
 
 def crossings(plan: Plan, route: Route) -> frozenset[tuple[str, ...]]:
     """The pairs of tiers between which the data of a request crosses on a route."""
-    tier_of = {source.name: source.tier for source in plan.sources}
-    tier_of |= {name: plan.worker_by_name[worker].tier for name, worker in route.workers.items()}
+    tier_of = {name: plan.worker_by_name[worker].tier for name, worker in route.workers.items()}
+    inputs = (edge for name in route.workers for edge in plan.operator_by_name[name].inputs)
     pairs = {
-        (tier_of[edge.upstream], tier_of[operator.name])
-        for operator in plan.operators
-        for edge in operator.inputs
-        if operator.name in route.workers
+        (tier_of.get(edge.upstream) or plan.source_by_name[edge.upstream].tier, tier_of[edge.downstream])
+        for edge in inputs
     }
     return frozenset(pair for pair in pairs if pair[0] != pair[1])
 

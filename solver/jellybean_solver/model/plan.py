@@ -386,6 +386,10 @@ class Plan:
         return {worker.name: worker for worker in self.workers}
 
     @cached_property
+    def source_by_name(self) -> Mapping[str, Source]:
+        return {source.name: source for source in self.sources}
+
+    @cached_property
     def operator_by_name(self) -> Mapping[str, PlannedOperator]:
         return {operator.name: operator for operator in self.operators}
 
