@@ -18,8 +18,10 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Plan, Problem, Sharing, SolverError, solve, with_margin, without_margin
+from jellybean_solver import Plan, Problem, Sharing, SolverError, solve
+from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.stated_figures import with_figures
 from tests.plan_check import complaints
 
 BATCHES = (1, 2, 4, 8)
@@ -57,10 +59,10 @@ def asked() -> tuple[float | None, bool]:
     if math.isfinite(found.p99_s):
         free_s = found.p99_s
     else:
-        roomy = plan_of(with_margin(problem, {}, 0.9))
+        roomy = plan_of(Restriction(links=0.9).network(problem).problem)
         if roomy is None:
             return None, False
-        free_s = latency(without_margin(problem, roomy)).p99_s
+        free_s = latency(with_figures(problem, roomy)).p99_s
     return float(share) * free_s, not found.meets(float(share) * free_s)
 
 

@@ -4,8 +4,7 @@ from .baseline.rules import Baseline as Baseline
 from .baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from .baseline.rules import baselines as baselines
 from .deadline.lower_bound import least_latency_s as least_latency_s
-from .deadline.restriction import with_margin as with_margin
-from .deadline.restriction import without_margin as without_margin
+from .deadline.restriction import Restriction as Restriction
 from .deadline.search import Deadline as Deadline
 from .deadline.settings import DEFAULT_SETTINGS as DEFAULT_SETTINGS
 from .deadline.settings import DeadlineSettings as DeadlineSettings
@@ -162,6 +161,7 @@ from .model.sites import worker_at as worker_at
 from .model.spreading import groups_by_worker as groups_by_worker
 from .model.starts import startable as startable
 from .model.starts import unstartable as unstartable
+from .model.stated_figures import with_figures as with_figures
 from .model.stream_assignment import StreamAssignment as StreamAssignment
 from .model.stream_assignment import whole_stream_times as whole_stream_times
 from .model.streams import GraphOperator as GraphOperator

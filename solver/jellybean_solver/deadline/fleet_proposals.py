@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from jellybean_solver.deadline.restriction import Restriction, with_margin
+from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.deadline.search import Deadline, Proposals
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.delay_linearisation import Pace
@@ -40,7 +40,7 @@ class FleetProposals:
         self.settings = deadline.settings.delay
         self.planned, self.others = planned, others
         self.pace = Pace(self.deadline_s, self.settings.tilt / self.deadline_s)
-        self.network = Network(with_margin(problem, {}, self.settings.links))
+        self.network = Restriction(links=self.settings.links).network(problem)
         self.search: FleetSearch | None = None
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:

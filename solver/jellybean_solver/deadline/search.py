@@ -19,12 +19,13 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from jellybean_solver.deadline.restriction import Restriction, without_margin
+from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.deadline.settings import DEFAULT_SETTINGS, DeadlineSettings
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.margin import stressed
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 
 LATER = 1_000  # added to the rank of a node whose margin was halved since no plan left it free: siblings come first
@@ -54,7 +55,7 @@ class Proposals(Protocol):
     def propose(self, restriction: Restriction, budget: float) -> Plan | None:
         """The cheapest plan found under a restriction and a budget in USD per hour; None if there is none.
 
-        The plan has the restricted problem's figures: `without_margin` converts it.
+        The plan has the restricted problem's figures: `with_figures` converts it.
         """
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
@@ -156,7 +157,7 @@ class DeadlineSearch:
         if proposed is None:
             self._halve_margin(node, node.slowness, node.rank + LATER)
             return False
-        plan = without_margin(self.problem, proposed)
+        plan = with_figures(self.problem, proposed)
         slowness = self._slowness(plan)
         self.offer(plan, slowness)
         if slowness <= 1.0:
