@@ -9,7 +9,7 @@ a kind are dropped together first, so that a hundred irrelevant pools cost one s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.plan_document import json_values
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
 from jellybean_solver.planning.requirements import (
     LEAST_RATE,
@@ -34,9 +34,13 @@ from jellybean_solver.planning.requirements import (
     requirements,
 )
 
-RelaxedAt = tuple[float | None, Resolved]  # value in the requirement's unit (None: dropped), and the result
-
+ACCURACIES = (RequirementKind.ACCURACY, RequirementKind.MEAN_ACCURACY)
 RELAXATION_TOLERANCE = 1e-4  # relative precision of the least relaxation
+TOLERANCES = {  # that of the others is relative
+    RequirementKind.ACCURACY: 2.0 * ACCURACY_TOLERANCE,
+    RequirementKind.MEAN_ACCURACY: 2.0 * RELAXATION_TOLERANCE,
+    RequirementKind.COUNT: 1.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,170 +153,130 @@ def _broken_limits(
     problem: Problem, answer: Resolved, every: Sequence[Requirement], resolver: Resolver
 ) -> tuple[Requirement, ...]:
     """The limits that the cheapest plan breaks."""
-    plan = answer.plan
-    if plan is None:
-        return ()
-    return tuple(requirement for requirement in every if _breaks(problem, plan, requirement, resolver))
 
+    def breaks(plan: Plan, requirement: Requirement) -> bool:
+        used, limit = usage(problem, plan, requirement, resolver), requirement.value
+        return used is not None and limit is not None and used > limit * (1 + COST_TOLERANCE)
 
-def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> bool:
-    if requirement.kind not in (
-        RequirementKind.BUDGET,
-        RequirementKind.LIMIT,
-        RequirementKind.LATENCY_P99,
-        RequirementKind.BANDWIDTH,
-        RequirementKind.MEMORY,
-        RequirementKind.DEVICE_MEMORY,
-    ):
-        return False
-    used, limit = usage(problem, plan, requirement, resolver), requirement.value
-    return used is not None and limit is not None and used > limit * (1 + COST_TOLERANCE)
+    limits = (requirement for requirement in every if requirement.kind not in ACCURACIES)
+    return () if answer.plan is None else tuple(one for one in limits if breaks(answer.plan, one))
 
 
 class _Relaxer:
-    """Search for the least relaxation of one requirement."""
+    """Search for the least relaxation of one requirement: one bisection for all kinds.
+
+    `good`: a value known to be feasible, with its result `answer`; `bad`: one that is not. `known`: all is proven.
+    """
 
     def __init__(
         self, problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve, requirement: Requirement
     ) -> None:
         self.problem, self.resolver, self.ask, self.requirement = problem, resolver, ask, requirement
         self.hints, self.nearest = answer.infeasibility, answer.plan
-        self.known = requirement.kind is not RequirementKind.LATENCY_P99  # a more expensive plan may be faster
+        self.known = True
+        self.good = self.bad = requirement.value or 0.0
+        self.answer = answer
 
     def least(self) -> LeastRelaxation:
         """The least relaxation of this requirement alone."""
-        dropped = self._ask(drop(self.problem, self.requirement))
+        self.answer = dropped = self._ask(drop(self.problem, self.requirement))
         if not dropped.holds or dropped.plan is None:
             return LeastRelaxation(self.requirement, False if dropped.proven else None)
-        if self.requirement.value is None:
-            return self._relaxation(None, dropped)
-        value, answer = _SEARCHES.get(self.requirement.kind, _Relaxer.limit)(self, dropped, dropped.plan)
-        return self._relaxation(value, answer)
+        value = None if self.requirement.value is None else self._value(dropped.plan)
+        plan = self.answer.plan or dropped.plan
+        accuracy = accuracy_of(plan, self.requirement)
+        return LeastRelaxation(self.requirement, True, value, plan.cost.total_usd_per_h, accuracy, self.known)
 
-    def accuracy(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The highest feasible accuracy (percent) below the target; each plan found raises the next target."""
-        best, high = dropped, self.requirement.value or 0.0
-        hint = self.hints.nearest_accuracy if self.hints is not None else None
-        if hint is not None and hint < high:
-            best = self._better(best, hint)
-        if self._reached(best) is None:  # the plan's accuracy is unknown: require a known one
-            best = self._better(best, 0.0)
-        while (low := self._reached(best)) is not None and high - low > ACCURACY_TOLERANCE:
-            best = self._better(best, low + ACCURACY_TOLERANCE)
-            if self._reached(best) == low:
-                break
-            middle = ((self._reached(best) or low) + high) / 2
-            halfway = self._better(best, middle)
-            best, high = halfway, middle if halfway is best else high
-        return self._reached(best), best
-
-    def mean_accuracy(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The highest feasible mean accuracy (percent) below the target, to a hundredth of a point's hundredth."""
-        low, answer, high = self._reached(dropped) or 0.0, dropped, self.requirement.value or 0.0
-        hint = self.hints.nearest_accuracy if self.hints is not None else None
-        if hint is not None and low < hint < high and (found := self._eased(hint - RELAXATION_TOLERANCE)).holds:
-            low, answer, high = hint - RELAXATION_TOLERANCE, found, hint + RELAXATION_TOLERANCE
-            if self._eased(high).holds:
-                high = self.requirement.value or high
-        while high - low > 2.0 * RELAXATION_TOLERANCE:
-            middle = (low + high) / 2.0
-            found = self._eased(middle)
-            low, answer, high = (middle, found, high) if found.holds else (low, answer, middle)
-        return low, answer
-
-    def _reached(self, answer: Resolved) -> float | None:
-        """The accuracy (percent) of a result's plan for the requirement's workflow; None if unknown."""
-        return None if answer.plan is None else accuracy_of(answer.plan, self.requirement)
-
-    def _better(self, best: Resolved, target: float) -> Resolved:
-        """The result with this accuracy target (percent), or `best` if the target is infeasible."""
-        found = self._eased(target)
-        return found if found.holds else best
-
-    def rate(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The largest feasible factor on all rates, and the result at it."""
-        good, answer, bad = LEAST_RATE, dropped, 1.0
-        hint = self.hints.nearest_rate_scale if self.hints is not None else None
-        if hint is not None and hint < 1.0 and (found := self._eased(hint)).holds:
-            good, answer = hint, found
-            if not self._eased(beyond := hint * (1 + RELAXATION_TOLERANCE / 2)).holds:
-                bad = beyond
-        return self._bisect(good, bad, answer)
-
-    def budget(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The cost of the cheapest plan without a budget, in USD per hour."""
-        self.known = self.known and dropped.status == "optimal"
-        return plan.cost.total_usd_per_h, dropped
-
-    def limit(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The least feasible limit above the given one, searched up to what the plan without the limit uses."""
-        value, kind = self.requirement.value or 0.0, self.requirement.kind
-        used = usage(self.problem, plan, self.requirement, self.resolver)
-        ceiling = 1.0 if kind is RequirementKind.UTILISATION else math.inf
+    def _value(self, plan: Plan) -> float | None:
+        """The value nearest to the stated one that is feasible. `plan`: the best one without the requirement."""
+        kind = self.requirement.kind
+        if kind is RequirementKind.LATENCY_P99:
+            return self._latency(plan)
+        used = LEAST_RATE if kind is RequirementKind.RATE else self._used(self.answer)
+        if kind is RequirementKind.BUDGET and self.problem.objective is not Objective.MEAN_ACCURACY:
+            self.known = self.known and self.answer.status == "optimal"
+            return used  # no plan costs less
+        if used is None and kind is RequirementKind.ACCURACY:  # require a known one
+            self._try(0.0)
+            used = self._used(self.answer)
+        elif kind not in (*ACCURACIES, RequirementKind.RATE):
+            used = self._confirmed(used)
         if used is None:
-            self.known = False
-            return None, dropped
-        start = used if kind is RequirementKind.COUNT else min(ceiling, used * (1 + COST_TOLERANCE))
-        first = self._eased(start) if start < ceiling else dropped
-        if not first.holds or start <= value:
-            self.known = False
-            return None, dropped
-        return self._bisect(start, value, first)
-
-    def latency(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """p99 in seconds of the plan that came nearest to the target, else of the cheapest plan without a target."""
-        answer = dropped if self.nearest is None else replace(dropped, plan=self.nearest)
-        workflow = "".join(self.requirement.subjects)
-        plan = self.nearest or plan
-        predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
-        return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
-
-    def _bisect(self, good: float, bad: float, answer: Resolved) -> tuple[float, Resolved]:
-        """Bisect between a feasible (`good`) and an infeasible (`bad`) value; the best feasible one with its result.
-
-        Worker counts are integers; other values are exact to `RELAXATION_TOLERANCE`.
-        """
-        while (middle := self._between(good, bad)) is not None:
-            found = self._eased(middle)
-            good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
-        return good, answer
-
-    def _between(self, good: float, bad: float) -> float | None:
-        """The next value to try between two; None if they are close enough to end the search."""
-        if self.requirement.kind is RequirementKind.COUNT:
-            return (good + bad) // 2 if good - bad > 1 else None
-        if abs(good - bad) <= RELAXATION_TOLERANCE * min(good, bad):
             return None
-        return math.sqrt(good * bad) if min(good, bad) > 0 else (good + bad) / 2
+        self.good = used
+        for value in self._probes():
+            self._try(value)
+        return self.good
 
-    def _eased(self, value: float) -> Resolved:
-        return self._ask(relaxed(self.problem, self.requirement, value))
+    def _confirmed(self, used: float | None) -> float | None:
+        """The least limit by what the plan without it uses; None, and not `known`, if that is not feasible."""
+        if used is not None and self.requirement.kind is not RequirementKind.COUNT:
+            used *= 1 + COST_TOLERANCE
+        if used is not None and self.requirement.kind is RequirementKind.UTILISATION:
+            used = min(1.0, used)
+        if used is not None and used > self.bad and self._try(used).holds:
+            return used
+        self.known = False
+        return None
+
+    def _probes(self) -> Iterator[float]:
+        """The values to try, by what is known when each is asked for: near the hint, then between `good` and `bad`."""
+        hint = self._hint()
+        if hint is not None and self.good < hint < self.bad:
+            yield hint
+            step = self._tolerance() / 2  # two programs may differ by less
+            yield hint - step if self.good < hint else hint + step
+        while abs(self.good - self.bad) > self._tolerance():
+            if self.requirement.kind is RequirementKind.ACCURACY:  # plans have few: this may be the highest
+                yield self.good + self._tolerance() / 2
+            low, high = sorted((self.good, self.bad))
+            middle = math.sqrt(low * high) if low > 0 else (low + high) / 2
+            yield float(math.ceil(middle)) if self.requirement.kind is RequirementKind.COUNT else middle
+
+    def _tolerance(self) -> float:
+        """How close two values are that end the search."""
+        relative = RELAXATION_TOLERANCE * min(self.good, self.bad)
+        return TOLERANCES.get(self.requirement.kind, relative)
+
+    def _hint(self) -> float | None:
+        """The nearest feasible value, if the reasons of infeasibility have it."""
+        if self.hints is None:
+            return None
+        if self.requirement.kind in ACCURACIES:
+            return self.hints.nearest_accuracy
+        return self.hints.nearest_rate_scale if self.requirement.kind is RequirementKind.RATE else None
+
+    def _try(self, value: float) -> Resolved:
+        """The result at a value, which becomes the best or the worst one known; a plan may be more accurate yet."""
+        found = self._ask(relaxed(self.problem, self.requirement, value))
+        if found.holds:
+            reached = self._used(found) if self.requirement.kind in ACCURACIES else None
+            self.good, self.answer = max(value, reached or value), found
+        else:
+            self.bad = value
+        return found
+
+    def _used(self, answer: Resolved) -> float | None:
+        return None if answer.plan is None else usage(self.problem, answer.plan, self.requirement, self.resolver)
+
+    def _latency(self, plan: Plan) -> float | None:
+        """p99 in seconds of the plan that came nearest to the target, else of the cheapest plan without a target."""
+        self.known = False  # a more expensive plan may be faster
+        plan = self.nearest or plan
+        self.answer = replace(self.answer, plan=plan)
+        workflow = "".join(self.requirement.subjects)
+        predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
+        return max((p99_s for p99_s in predicted if p99_s is not None), default=None)
 
     def _ask(self, problem: Problem) -> Resolved:
         answer = self.ask(problem, f"how far to ease {self.requirement.words}")
         self.known = self.known and answer.proven
         return answer
 
-    def _relaxation(self, value: float | None, answer: Resolved) -> LeastRelaxation:
-        plan = answer.plan
-        if plan is None:
-            return LeastRelaxation(self.requirement, None)
-        accuracy = accuracy_of(plan, self.requirement)
-        return LeastRelaxation(self.requirement, True, value, plan.cost.total_usd_per_h, accuracy, self.known)
-
-
-_SEARCHES: dict[RequirementKind, Callable[[_Relaxer, Resolved, Plan], RelaxedAt]] = {
-    RequirementKind.ACCURACY: _Relaxer.accuracy,
-    RequirementKind.MEAN_ACCURACY: _Relaxer.mean_accuracy,
-    RequirementKind.RATE: _Relaxer.rate,
-    RequirementKind.BUDGET: _Relaxer.budget,
-    RequirementKind.LATENCY_P99: _Relaxer.latency,
-}
-
 
 def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
     """A plan's accuracy in percent; with several workflows, that of the requirement's workflow. None if unknown."""
-    if not plan.workflows or requirement.kind is not RequirementKind.ACCURACY:
+    if not plan.workflows or requirement.kind not in ACCURACIES:
         return plan.accuracy
     return next(workflow.accuracy for workflow in plan.workflows if workflow.name == requirement.subjects[0])
 

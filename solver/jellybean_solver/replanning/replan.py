@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
-from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
+from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.seats import TIE
-from jellybean_solver.model.forms import as_planned, chosen_in, in_forms, number_of_choices
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock
-from jellybean_solver.planning.form_search import TIME_PARTS, candidates, most_solved
+from jellybean_solver.planning.form_search import best_of_forms
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import is_by_ways, solve_mixed
@@ -183,38 +180,51 @@ def replan(
     """
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
-    every = _over_forms if problem.has_forms else _replan_whole
-    return every(problem, before, settings, search)
-
-
-def _replan_whole(problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings) -> Replanned:
-    """As `replan`, of a problem without forms."""
     limit = limited(search.time_limit_s, search.clock)
     running, _, broken = rescore(problem, before)
     if not broken and search.missed is not None:
         broken = (search.missed,)
-    network = Network(problem)
-    start = RunningPlan(network, before, settings.prices, settings.horizon_h, limit)
-    limit = limit.share(SEARCH_PART)
     kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, 0.0, 0, objective=problem.objective)
+
+    def solve_one(changed: Problem, within: Clock, explained: bool) -> Solution:
+        start = RunningPlan(Network(changed), before, settings.prices, settings.horizon_h, limit)
+        return _solved_beside(changed, start, search, within, explained)
+
+    within = limit.share(SEARCH_PART)
     try:
-        return _searched(problem, kept, start, search, limit)
+        solution = best_of_forms(problem, gap=search.gap, limit=within, explained=bool(broken), solve_one=solve_one)
     except OutOfTimeError as error:
-        other = search.instead() if broken else None
-        if broken and other is None:
+        kept = replace(kept, bound_usd=error.bound * settings.horizon_h)
+        plan = search.instead() if broken else None
+        if broken and plan is None:
             raise
-        if other is None:
-            return kept
-        moved, bound_usd = start.migration(other), error.bound * settings.horizon_h
-        return replace(kept, verdict=Verdict.REPLACE, best=other, migration=moved, bound_usd=bound_usd)
+    else:
+        kept, plan = _with_bounds(kept, solution), solution.plan
+        if plan is None and broken:
+            return replace(kept, verdict=Verdict.NONE, infeasibility=solution.infeasibility)
+    if plan is None:
+        return kept
+    return with_change(kept, plan, migration(before, plan, settings.prices, limit), kept.bound_usd)
 
 
-def _searched(problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock) -> Replanned:
-    """The running plan beside the best one that a search finds until the limit."""
+def _solved_beside(
+    problem: Problem, start: RunningPlan, search: SearchSettings, limit: Clock, explained: bool
+) -> Solution:
+    """The best plan of a problem without forms, by what it counts with the migration from the running plan."""
     if is_by_ways(problem):
-        return _beside_mixture(problem, kept, start, search, limit)
-    if problem.may_leave_out or has_many_workflows(problem):  # migration is computed, not minimised
-        return _beside(solve_many(problem, search.gap, limit, explained=True), kept, start)
+        options = SolveOptions(search.gap, None, search.clock, deadline=search.deadline)
+        return solve_mixed(
+            problem,
+            search.deadline,
+            gap=search.gap,
+            limit=limit,
+            explained=explained,
+            solve_one=partial(solve_within, options, limit),
+            running=start,
+            assignment=search.assignment,
+        )
+    if problem.may_leave_out or has_many_workflows(problem):
+        return solve_many(problem, search.gap, limit, explained=explained)  # migration is added afterwards
     budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
     outcome = cheapest(
         Fleet(start.network, search.assignment),
@@ -222,52 +232,26 @@ def _searched(problem: Problem, kept: Replanned, start: RunningPlan, search: Sea
         gap=gap,
         clock=limit,
         running=start,
-        budget=float("inf") if budget is None else budget,
+        budget=math.inf if budget is None else budget,
     )
-    kept = replace(kept, bound_usd=outcome.bound * kept.settings.horizon_h, tried=outcome.tried)
-    if outcome.found is None:
-        if not kept.broken:
-            return kept
-        if not outcome.is_conclusive:
-            raise nothing_found(outcome)
-        why = solve(problem, gap=gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
-        return replace(kept, verdict=Verdict.NONE, infeasibility=why)
-    best, score = finish(start.network, outcome, start)
-    best = score.checked(best)
-    bound_usd = best.certificate.bound * kept.settings.horizon_h
-    return with_change(kept, best, start.migration(best), bound_usd)
+    if outcome.found is not None:
+        plan, score = finish(start.network, outcome, start)
+        return Solution(score.checked(plan), None, outcome.tried)
+    if not outcome.is_conclusive:
+        raise OutOfTimeError(str(nothing_found(outcome)), max(0.0, outcome.bound))
+    why = solve(problem, gap=gap, time_limit_s=limit.left(), clock=search.clock).infeasibility if explained else None
+    return Solution(None, why, outcome.tried)
 
 
-def _beside_mixture(
-    problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
-) -> Replanned:
-    """The running plan beside the best one by the program of ways, with migration minimised beside its cost."""
-    options = SolveOptions(search.gap, None, search.clock, deadline=search.deadline)
-    solution = solve_mixed(
-        problem,
-        search.deadline,
-        gap=search.gap,
-        limit=limit,
-        explained=True,
-        solve_one=partial(solve_within, options, limit),
-        running=start,
-        assignment=search.assignment,
-    )
-    return _beside(solution, kept, start)
-
-
-def _beside(solution: Solution, kept: Replanned, start: RunningPlan) -> Replanned:
-    """The decision between the running plan and that of a solution."""
-    bound = 0.0 if solution.certificate is None else solution.certificate.bound
+def _with_bounds(kept: Replanned, solution: Solution) -> Replanned:
+    """The decision to keep the running plan, with what a search has proven of all others."""
+    proof, why = solution.certificate, solution.infeasibility
+    bound = math.inf if why is None else why.least_usd_per_h
+    bound = bound if proof is None else proof.bound
     kept = replace(kept, tried=solution.selections_tried)
     if kept.maximises_accuracy:
-        kept = replace(kept, accuracy_bound=bound if solution.certificate is not None else None)
-    else:
-        kept = replace(kept, bound_usd=bound * kept.settings.horizon_h)
-    if solution.plan is None:
-        verdict = Verdict.NONE if kept.broken else Verdict.KEEP
-        return replace(kept, verdict=verdict, infeasibility=solution.infeasibility if kept.broken else None)
-    return with_change(kept, solution.plan, start.migration(solution.plan), kept.bound_usd)
+        return replace(kept, accuracy_bound=None if proof is None else bound)
+    return replace(kept, bound_usd=bound * kept.settings.horizon_h)
 
 
 def with_change(
@@ -317,69 +301,3 @@ def saves_enough(found: Replanned) -> bool:
     least_usd = max(found.settings.least_saved_share, SAVING_TOLERANCE) * found.running_usd
     saved_usd = found.saved_usd or 0.0
     return saved_usd > 0 and saved_usd >= least_usd * (1 - SAVING_TOLERANCE)
-
-
-def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings) -> Replanned:
-    """As `replan`, over all choices of forms."""
-    limit, running = limited(search.time_limit_s, search.clock), chosen_in(before, problem)
-    left = min(most_solved(problem), number_of_choices(problem))
-
-    def decided(changed: Problem, **options: Any) -> Replanned:
-        left_s = limit.share(1.0 / min(left, TIME_PARTS)).left()
-        return _replan_whole(changed, before, settings, replace(search, time_limit_s=left_s, **options))
-
-    decision = decided(as_planned(problem, before))
-    for candidate in candidates(problem):
-        least_usd = 0.0 if decision.maximises_accuracy else candidate.bound * settings.horizon_h
-        if left == 0 or (decision.best_usd is not None and least_usd >= decision.best_usd):
-            break  # its lower bound is not below the incumbent, nor are those that follow
-        if candidate.bound == math.inf:
-            continue
-        most = 100.0 - candidate.bound if decision.maximises_accuracy else None
-        if candidate.choice == running:
-            decision = replace(decision, accuracy_bound=_first_known(decision.accuracy_bound, most))
-            continue
-        left -= 1
-        changed = None if candidate.choice is None else in_forms(problem, candidate.choice)
-        found: Replanned | None = None
-        if changed is not None and left and limit.left() != 0.0:
-            with suppress(OutOfTimeError):
-                found = decided(changed, instead=lambda: None)
-        if found is None:
-            found = replace(decision, best=None, bound_usd=least_usd, accuracy_bound=most, tried=0)
-        found = replace(found, accuracy_bound=_first_known(found.accuracy_bound, most))
-        decision = _better(decision, found, problem)
-    return decision
-
-
-def _first_known(*bounds: float | None) -> float | None:
-    return next((one for one in bounds if one is not None), None)
-
-
-def _better(decision: Replanned, found: Replanned, problem: Problem) -> Replanned:
-    """The decision, replaced by `found` (for another choice of forms) if the change found there is better."""
-    bounds = [one.accuracy_bound for one in (decision, found) if one.accuracy_bound is not None]
-    known = replace(
-        decision,
-        tried=decision.tried + found.tried,
-        bound_usd=min(decision.bound_usd, found.bound_usd),
-        accuracy_bound=max(bounds, default=None),
-    )
-    if found.best_usd is None or (decision.best_usd is not None and _rank(found, problem) >= _rank(decision, problem)):
-        return known
-    if found.best is None or found.migration is None:
-        return known
-    return with_change(replace(known, infeasibility=None), found.best, found.migration, known.bound_usd)
-
-
-def _rank(decision: Replanned, problem: Problem) -> tuple[float, ...]:
-    """Lower is better: what the change leaves out, by priority, the accuracy if that is maximised, and the cost."""
-    if decision.best is None or decision.best_usd is None:
-        return (math.inf,)
-    priorities = {one.name: one.priority for one in problem.workflows}
-    out = dict.fromkeys(sorted(set(priorities.values()), reverse=True)[:-1], 0.0)
-    for one in decision.best.left_out:
-        if priorities[one.name] in out:
-            out[priorities[one.name]] += one.worth_usd_per_h
-    lacks = -(decision.best.mean_accuracy or 0.0) if decision.maximises_accuracy else 0.0
-    return (*out.values(), lacks, decision.best_usd)

@@ -11,6 +11,7 @@ import pytest
 from jellybean_solver import (
     Conflict,
     Explanation,
+    Objective,
     Part,
     Plan,
     Problem,
@@ -177,3 +178,13 @@ def test_a_budget_eased_to_a_plan_that_is_not_proven_cheapest_is_not_said_to_be_
         found = find_conflict(given, Resolved("infeasible", None, "too dear"), Resolver(ResolveSettings()), asked)
         item = next(item for item in found.relaxations if item.requirement.kind is RequirementKind.BUDGET)
         assert (item.value, item.exact) == (pytest.approx(3.0), exact)
+
+
+@pytest.mark.slow
+def test_the_least_budget_of_the_most_accurate_plan_is_not_what_that_plan_costs() -> None:
+    asked = seeing(target=75.0, budget_usd_per_h=0.5)  # small on the box: 1; large, more accurate, on the gpu: 3
+    conflict = explain(replace(asked, objective=Objective.MEAN_ACCURACY)).conflict
+    assert conflict is not None
+    item = next(item for item in conflict.relaxations if item.requirement.kind is RequirementKind.BUDGET)
+    assert item.helps and item.exact
+    assert item.value == pytest.approx(1.0, rel=2e-4)
