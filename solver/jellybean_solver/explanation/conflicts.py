@@ -1,9 +1,8 @@
 """Minimal conflicts between requirements, and the least relaxation of each that makes the problem feasible.
 
 A conflict is irreducible: if any one member is dropped, the other members can be met together; requirements that are no
-members may still forbid a plan. It is found by recursive halving (QuickXplain, Junker, AAAI 2004); all requirements of
-a kind are dropped together first, so that a hundred irrelevant pools cost one solve. Then a smaller conflict is sought
-(`minimum_conflict.py`).
+members may still forbid a plan. It is found by recursive halving (QuickXplain, Junker, AAAI 2004), then a smaller one
+is sought (`conflict_search.py`).
 """
 
 from __future__ import annotations
