@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from jellybean_k8s import DeploymentSettings, ModelSource, PodSettings, PoolSettings
 from jellybean_solver import Deliver, ModelRef, Plan, PlannedWorker, PlannedWorkflow, Route
-from jellybean_solver.model.problem import qualified_name
+from jellybean_solver.model.workflow import qualified_name
 from tests.property.simulator.plans import random_plan
 
 SETTINGS = DeploymentSettings(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from benchmarks.middle.rows import Rows, Terms, plus
 from jellybean_solver import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.model.accuracy import Margins
 
 SLACK = 1e-9  # percent points, as the solver's
 

@@ -6,8 +6,8 @@ import random
 
 from benchmarks.unlike.graphs import Graph, suited, worker_types
 from jellybean_solver import Link, Operator, Pool, Problem, Sharing, Slo, Source
-from jellybean_solver.model.multi_workflow import Margins
-from jellybean_solver.model.problem import Workflow
+from jellybean_solver.model.accuracy import Margins
+from jellybean_solver.model.workflow import Workflow
 
 UTILISATION = 0.8
 CLOUD_SPEED = 12.0  # over that of a site's workers

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from benchmarks.unlike.graphs import Graph, WorkerType, suited, worker_types
 from jellybean_solver import Link, Operator, Pool, Problem, Sharing, Slo, Source
-from jellybean_solver.model.multi_workflow import Margins
-from jellybean_solver.model.problem import Workflow
+from jellybean_solver.model.accuracy import Margins
+from jellybean_solver.model.workflow import Workflow
 
 UTILISATION = 0.8
 SPEEDS = {"edge": 1.0, "hub": 4.0, "cloud": 12.0}

@@ -13,7 +13,7 @@ from pathlib import Path
 from jellybean.documents.csv_lines import cell_columns, cells_of, read_lines
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import decimal_number, did_you_mean, quoted
-from jellybean_solver import Plan, Problem, RateTrace, Source, is_of_audit, rate_text, rate_trace, served_streams
+from jellybean_solver import Plan, Problem, RateTrace, Source, rate_text, rate_trace, served_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
 SINGLE_TIME_LENGTH_S = 60.0  # length of a trace that has one time only
@@ -62,7 +62,7 @@ def read_rate_trace(path: Path, plan: Plan | Problem) -> RateTraceFile:
     Sources that are joined into one stream of requests must have equal rates at all times. DocumentError lists all
     problems.
     """
-    sources = {source.name: source for source in plan.sources if not is_of_audit(plan, source.name)}
+    sources = {source.name: source for source in plan.sources if not plan.is_of_audit(source.name)}
     reading = _Reading(str(path), sources)
     lines = _lines(path, reading)
     reading.check()

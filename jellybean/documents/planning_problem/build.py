@@ -34,12 +34,11 @@ from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_solver import (
-    GraphOperator,
+    EndToEnd,
     Link,
     Operator,
     Pool,
     Problem,
-    RequestGraph,
     Slo,
     Source,
     combine_workflows,
@@ -179,12 +178,12 @@ def of_one_workflow(project: Project, utilisation: float | None = None) -> Probl
     return with_forms(project, problem, [(own, of_one_workflow(own, utilisation)) for own in project.alternatives])
 
 
-def request_graph(project: Project) -> RequestGraph:
-    """Sources and edges of a project's workflow; needs no profiles."""
+def request_graph(project: Project) -> Problem:
+    """The sources and edges of a project's workflow, without models and workers; needs no profiles."""
     workflow, sites = project.workflow, project.infrastructure.sites
     flow = follow_requests(workflow, sites)
-    operators = tuple(GraphOperator(name, flow.edges.get(name, ())) for name in flow.order)
-    return RequestGraph(_sources(workflow), operators, sites)
+    operators = tuple(Operator(name, flow.edges.get(name, ()), ()) for name in flow.order)
+    return Problem("", (), _sources(workflow), operators, (), (), EndToEnd((), {}), sites=sites)
 
 
 def require_current(project: AnyProject) -> None:

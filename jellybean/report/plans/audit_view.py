@@ -13,8 +13,6 @@ from jellybean_solver import (
     Cost,
     Plan,
     PlannedAudit,
-    audited_name,
-    is_of_audit,
     served_streams,
     whole_selection,
 )
@@ -30,7 +28,7 @@ def audit_cost(plan: Plan, workflow: str = "", parts: Breakdown | None = None) -
     parts = parts or break_down(plan)
 
     def is_own(name: str) -> bool:
-        return plan.workflow_of(name) == workflow and is_of_audit(plan, name)
+        return plan.workflow_of(name) == workflow and plan.is_of_audit(name)
 
     workers = sum(part.usd_per_h for part in parts.operators if is_own(part.name))
     return Cost(workers, sum(flow.cost_usd_per_h for flow in parts.flows if is_own(flow.downstream)))
@@ -40,9 +38,9 @@ def reference(plan: Plan, workflow: str = "") -> Mapping[str, str]:
     """Operator -> variant that the audit of a workflow runs."""
     own = (operator for operator in plan.operators if plan.workflow_of(operator.name) == workflow)
     return {
-        audited_name(plan, operator.name).rpartition(WORKFLOW_SEPARATOR)[2]: operator.variant
+        plan.audited_name(operator.name).rpartition(WORKFLOW_SEPARATOR)[2]: operator.variant
         for operator in own
-        if is_of_audit(plan, operator.name)
+        if plan.is_of_audit(operator.name)
     }
 
 
@@ -50,7 +48,7 @@ def _unlike(plan: Plan, workflow: str) -> list[tuple[str, str]]:
     """Operators, with their variants, of which the audit runs another variant than the plan serves to all requests."""
     served: dict[str, set[str]] = {}
     for operator in plan.operators:
-        if plan.workflow_of(operator.name) == workflow and not is_of_audit(plan, operator.name):
+        if plan.workflow_of(operator.name) == workflow and not plan.is_of_audit(operator.name):
             for name, variant in whole_selection(operator.variants).items():
                 served.setdefault(name.rpartition(WORKFLOW_SEPARATOR)[2], set()).add(variant)
     return [(name, variant) for name, variant in reference(plan, workflow).items() if served[name] != {variant}]

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network, Tiers
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing
+from jellybean_solver.model.problem import Pool, Problem, Sharing
+from jellybean_solver.model.workflow import Operator
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Selection
 from jellybean_solver.small.assignment import Assignment, Group
 

@@ -21,9 +21,10 @@ from jellybean_solver.model.loss_checks import RouteLoads
 from jellybean_solver.model.margin import longer_time
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Link, Pool, Problem, Sharing, Variant
+from jellybean_solver.model.problem import Link, Pool, Problem, Sharing
 from jellybean_solver.model.resources import used, without_price
 from jellybean_solver.model.targets import LossKind
+from jellybean_solver.model.workflow import Variant
 
 LEAST_ROOM = 0.02  # share of a worker's most load: less is left unused, as times of fifty times as long and more, among
 # those of free workers, are beyond the accuracy of integer programs

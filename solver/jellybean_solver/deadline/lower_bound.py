@@ -26,8 +26,9 @@ from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.forms import choices, in_forms, number_of_choices
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge, Problem, Variant
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import plain
+from jellybean_solver.model.workflow import Edge, Variant
 from jellybean_solver.outcome import ACCURACY_SLACK
 
 MOST_CHOICES = 64

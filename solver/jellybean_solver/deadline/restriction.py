@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.deadline.settings import DeadlineSettings
 from jellybean_solver.demand.demand import Crossings, EdgeKey, Network, Tiers
-from jellybean_solver.model.problem import Problem, Variant
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.workflow import Variant
 
 Place = tuple[str, str, str]  # operator, variant, pool
 

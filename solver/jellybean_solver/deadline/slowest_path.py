@@ -15,7 +15,8 @@ from jellybean_solver.model.critical_path import completion_times, critical_inpu
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s, link_uses
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge, Problem, Sharing
+from jellybean_solver.model.problem import Problem, Sharing
+from jellybean_solver.model.workflow import Edge
 
 _Change = tuple[float, Restriction]  # seconds of the path's time that the restriction may save
 

@@ -17,9 +17,9 @@ import numpy as np
 from jellybean_solver.demand.demand import Tiers
 from jellybean_solver.errors import SolverError
 from jellybean_solver.milp.highs_program import Floats
-from jellybean_solver.model.multi_workflow import Margins
-from jellybean_solver.model.problem import Link, Operator, Pool, Problem, Sharing, Source, Workflow
+from jellybean_solver.model.problem import Link, Pool, Problem, Sharing
 from jellybean_solver.model.targets import Slo
+from jellybean_solver.model.workflow import Operator, Source, Workflow
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class Split:
 
 def split(problem: Problem) -> Split:
     """Split a problem of several workflows. SolverError if it has only one."""
-    model = problem.accuracy
-    if not isinstance(model, Margins):
+    if not problem.workflows:
         raise SolverError(f"problem {problem.name} is not of several workflows")
     margin = problem.slo.accuracy or 0.0
     sources: dict[str, list[Source]] = {workflow.name: [] for workflow in problem.workflows}
@@ -79,7 +78,7 @@ def split(problem: Problem) -> Split:
                 operators=tuple(operators[workflow.name]),
                 pools=pools,
                 links=fleet.links(tiers),
-                accuracy=model.models[workflow.name],
+                accuracy=problem.accuracy_of(workflow.name),
                 slo=_targets(workflow, margin),
                 sites={tier: problem.sites[tier] for tier in tiers if tier in problem.sites},
                 workflows=(),

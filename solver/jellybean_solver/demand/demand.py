@@ -18,8 +18,9 @@ from functools import cached_property
 from jellybean_solver.demand.memory import Memory, MemoryLimits, is_device_scarcer, limits_of, memory_of
 from jellybean_solver.demand.tree_decomposition import Bag, tree_decomposition
 from jellybean_solver.model.flows import traffic_usd_per_h
-from jellybean_solver.model.problem import Edge, Problem, Variant, request_s
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.model.workflow import Edge, Variant, request_s
 
 # In workers kept busy; smaller coefficients are raised to this. HiGHS' presolve drops coefficients close to its
 # tolerance and then reports a more expensive solution as optimal (observed: 8e-8 at a tolerance of 1e-9).
@@ -95,7 +96,7 @@ class Network:
         self._leasts: dict[tuple[str, int], Mapping[str, float]] = {}
         self._settled: dict[tuple[str | None, ...], Network] = {}
         self.bandwidth: Mapping[Tiers, float] = {
-            (link.upstream_tier, link.downstream_tier): usable * problem.sites.get(link.upstream_tier, 1)
+            link.tiers: usable * problem.sites_of(link.upstream_tier)
             for link in problem.links
             if (usable := problem.usable_bytes_per_s(link)) is not None
         }
@@ -172,7 +173,7 @@ class Network:
     @cached_property
     def _workers(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
         rates, utilisation = self.problem.rate_per_s, self.problem.utilisation
-        sites = {pool: self.problem.sites.get(tier, 1) for pool, tier in self.tier_of.items()}
+        sites = {pool: self.problem.sites_of(tier) for pool, tier in self.tier_of.items()}
 
         def busy(name: str, variant: Variant, pool: str) -> float:
             load = rates[name] * self.request_s(name, variant, pool) / utilisation / sites[pool]

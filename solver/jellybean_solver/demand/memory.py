@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from jellybean_solver.model.problem import Operator, Pool, Problem, Variant
+from jellybean_solver.model.problem import Pool, Problem
+from jellybean_solver.model.workflow import Operator, Variant
 
 _SPARE = 1e-9  # relative tolerance for rounding in sums of memory
 

@@ -21,8 +21,9 @@ from jellybean_solver.explanation.resolver import Resolver, ResolveSettings
 from jellybean_solver.explanation.restrictions import forbid_pool, forbid_tier, force_variant
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import json_values
-from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Objective, Problem
+from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.selection_shares import selection_shares
+from jellybean_solver.model.workflow import WORKFLOW_SEPARATOR
 from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.requirements import Requirement, RequirementKind, drop, relaxed, requirements
 

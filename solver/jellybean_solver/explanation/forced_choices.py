@@ -18,7 +18,8 @@ from jellybean_solver.explanation.restrictions import (
 from jellybean_solver.figures import plain_text, rate_text, usd_text
 from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Operator, Pool, Problem
+from jellybean_solver.model.problem import Pool, Problem
+from jellybean_solver.model.workflow import Operator
 from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.requirements import RequirementKind
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from jellybean_solver.model.plan import Cost, Plan, PlannedOperator
-from jellybean_solver.model.problem import Objective, Operator, Pool, Problem, Variant
+from jellybean_solver.model.problem import Objective, Pool, Problem
 from jellybean_solver.model.resources import without_price
+from jellybean_solver.model.workflow import Operator, Variant
 
 T = TypeVar("T")
 

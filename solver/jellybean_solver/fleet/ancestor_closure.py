@@ -17,7 +17,7 @@ from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.integer_counts import FEW, Box
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.model.problem import Operator
+from jellybean_solver.model.workflow import Operator
 
 SPARE = 1e-9
 

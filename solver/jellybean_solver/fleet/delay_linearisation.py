@@ -29,8 +29,9 @@ from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge, Problem, Times, request_s
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.streams import visits_per_request
+from jellybean_solver.model.workflow import Edge, Times, request_s
 
 ROUTES = 3.0  # assumed number of routes through a worker, of equal weight
 

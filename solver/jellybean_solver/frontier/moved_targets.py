@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.accuracy import AccuracyModel
-from jellybean_solver.model.multi_workflow import Margins, all_served, with_slos
+from jellybean_solver.model.multi_workflow import all_served, with_slos
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Objective, Problem, Source
+from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.targets import Slo
+from jellybean_solver.model.workflow import Source
 from jellybean_solver.planning.requirements import scaled
 
 Change = Callable[[Slo], Slo]
@@ -92,8 +93,7 @@ class MovedTargets:
         return scaled(problem, factor, {source.name for source in self.sources})
 
     def _models(self) -> Sequence[AccuracyModel]:
-        model = self.problem.accuracy
-        return [model.models[name] for name in self.workflows] if isinstance(model, Margins) else [model]
+        return [self.problem.accuracy_of(name) for name in self.workflows or ("",)]
 
 
 def at_any_latency(slo: Slo) -> Slo:

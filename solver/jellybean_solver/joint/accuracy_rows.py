@@ -13,8 +13,7 @@ import numpy as np
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.milp.highs_program import Program
-from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, Margins, PerOperator
 from jellybean_solver.outcome import ACCURACY_SLACK
 
 Chosen = Mapping[tuple[str, str], int]  # (operator, variant) -> binary column

@@ -17,7 +17,7 @@ import numpy as np
 
 from jellybean_solver.latency.queues import residual_log_mgf
 from jellybean_solver.milp.highs_program import Floats
-from jellybean_solver.model.problem import ServiceTime, Times
+from jellybean_solver.model.workflow import ServiceTime, Times
 
 LEAST_FREE_SHARE = 0.05  # share of a worker's time that each operator gets at least
 LEAST_DAMPING = 0.75  # least share of a batch's size variation that the next batch does not inherit; fitted

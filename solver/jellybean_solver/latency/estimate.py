@@ -32,7 +32,7 @@ from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
-from jellybean_solver.model.problem import Arrivals, Edge, Times
+from jellybean_solver.model.workflow import Arrivals, Edge, Times
 
 TIGHTNESS = 4.0  # fitted, as the constants of `queues.py`, on plans that are not in the benchmark
 QUANTILE = 0.99

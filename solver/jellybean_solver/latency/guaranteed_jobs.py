@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
 from jellybean_solver.model.distributions import child_distribution, least_s
 from jellybean_solver.model.flows import link_s
-from jellybean_solver.model.problem import Edge, EdgeKind, Operator, Problem, Times
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.streams import request_streams, visits_per_request
+from jellybean_solver.model.workflow import Edge, EdgeKind, Operator, Times
 
 # Share of a workflow's requests from which an operator counts. Above 1 %, because a p99 latency is predicted from 2,000
 # requests: that at most 20 of them visit an operator which 3 % visit has a chance below 1e-8.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge
+from jellybean_solver.model.workflow import Edge
 
 
 def unqueued_and_hops_s(plan: Plan) -> tuple[float, float]:
@@ -41,4 +40,4 @@ def _unqueued_s(plan: Plan, hop_s: float) -> float:
         return hop_s + link_s(plan, (tiers[edge.upstream], tiers[edge.downstream]), sent_bytes)
 
     completed_s = completion_times(plan.operators, run_s, message_s)
-    return max(at_s for name, at_s in completed_s.items() if not is_of_audit(plan, name)) + hop_s
+    return max(at_s for name, at_s in completed_s.items() if not plan.is_of_audit(name)) + hop_s

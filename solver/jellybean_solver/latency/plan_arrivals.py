@@ -8,8 +8,8 @@ from functools import cached_property
 
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Source
 from jellybean_solver.model.streams import RequestStream, request_streams, visits_per_request
+from jellybean_solver.model.workflow import Arrivals, Edge, EdgeKind, Source
 
 RARE_SHARE = 0.005  # most requests of a workflow that visit its rare operators: half of the 1 % above the p99 latency
 

@@ -12,7 +12,7 @@ from jellybean_solver.latency.plan_arrivals import PlanArrivals
 from jellybean_solver.latency.queues import service_variance
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.plan import PlannedWorker
-from jellybean_solver.model.problem import Edge
+from jellybean_solver.model.workflow import Edge
 
 OperatorWorker = tuple[str, str]
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.distributions import quantile_points
-from jellybean_solver.model.problem import ServiceTime
+from jellybean_solver.model.workflow import ServiceTime
 
 LEAST_BRIDGE_SHARE = 0.7  # least share of the Brownian bridge's mean wait, for few streams of whole jobs; fitted
 SHARED_STREAM_WEIGHT = 0.2  # streams added where round robin shares random arrivals; fitted

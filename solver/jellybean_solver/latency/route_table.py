@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import Edge
+from jellybean_solver.model.workflow import Edge
 
 Mask = npt.NDArray[np.bool_]
 _DIGITS = 12  # of fractions of requests: ends that differ by less are one

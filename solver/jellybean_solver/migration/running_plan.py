@@ -14,8 +14,9 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration, model_bytes
 from jellybean_solver.migration.plan_matching import HostedModel, Models, hosted_models
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import GIB, Variant
+from jellybean_solver.model.problem import GIB
 from jellybean_solver.model.sites import both_sites
+from jellybean_solver.model.workflow import Variant
 from jellybean_solver.outcome import Clock
 
 Instance = tuple[str, str]  # operator, variant

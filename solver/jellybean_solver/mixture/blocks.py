@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd
-from jellybean_solver.model.audit import is_of_audit
-from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.problem import Objective, Problem, Terms
 from jellybean_solver.model.streams import WholeStreams, whole_streams
 from jellybean_solver.model.targets import NO_TARGETS, LossKind, Slo
@@ -43,17 +41,17 @@ class Block:
 
 def blocks_of(problem: Problem) -> tuple[Block, ...]:
     """The blocks of a problem, in the order of its workflows."""
-    names = tuple(operator.name for operator in problem.operators if not is_of_audit(problem, operator.name))
-    model, streams = problem.accuracy, whole_streams(problem)
-    if not isinstance(model, Margins):
+    names = tuple(operator.name for operator in problem.operators if not problem.is_of_audit(operator.name))
+    streams = whole_streams(problem)
+    if not problem.workflows:
         least, single = problem.slo.accuracy, not problem.may_mix
-        return Block("", names, model, problem.slo, least, single, streams=streams), *_audits(problem)
+        return Block("", names, problem.accuracy, problem.slo, least, single, streams=streams), *_audits(problem)
     margin = problem.slo.accuracy or 0.0
     workflows = (
         Block(
             workflow.name,
-            tuple(name for name in names if workflow.owns(name)),
-            model.models[workflow.name],
+            tuple(name for name in names if problem.workflow_of(name) == workflow.name),
+            problem.accuracy_of(workflow.name),
             workflow.slo,
             None if workflow.slo.accuracy is None else workflow.slo.accuracy + margin,
             workflow.slo.mean_accuracy is None and problem.objective is not Objective.MEAN_ACCURACY,
@@ -69,7 +67,7 @@ def _audits(problem: Problem) -> Iterator[Block]:
     """The blocks of audits."""
     names: dict[str, list[str]] = {workflow: [] for workflow in problem.audits}
     for operator in problem.operators:
-        if is_of_audit(problem, operator.name):
+        if problem.is_of_audit(operator.name):
             names[problem.workflow_of(operator.name)].append(operator.name)
     for workflow, own in names.items():
         yield Block(workflow, tuple(own), EndToEnd((), {}), NO_TARGETS, None, single=True, is_audit=True)

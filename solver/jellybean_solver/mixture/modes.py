@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from jellybean_solver.model.problem import Times, best_batch, request_s
+from jellybean_solver.model.workflow import Times, best_batch, request_s
 
 
 @dataclass(frozen=True, slots=True)

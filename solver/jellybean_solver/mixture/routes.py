@@ -25,10 +25,10 @@ from jellybean_solver.mixture.whole_streams import Task
 from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
 from jellybean_solver.model.loss_checks import RouteLoads
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import request_s
 from jellybean_solver.model.shed_audits import plan_without_audits
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.model.targets import LossKind
+from jellybean_solver.model.workflow import request_s
 
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped

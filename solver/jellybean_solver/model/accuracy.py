@@ -11,10 +11,12 @@ is known, value(completion) <= upper_bound(partial).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Protocol
+
+from jellybean_solver.model.targets import Slo
 
 
 class AccuracyModel(Protocol):
@@ -147,6 +149,35 @@ class Independent:
     def _best(self) -> Mapping[str, float | None]:
         """Operator -> the accuracy of its best variant; None without variants."""
         return {name: max(variants.values(), default=None) for name, variants in self.table.items()}
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Accuracy of several workflows: the smallest margin above a target, in percent points.
+
+    `models` and `targets` by workflow; a problem states its own targets, and a workflow without one is ignored.
+    Workflows share no operator, so the minimum of their upper bounds is an upper bound on the smallest margin.
+    """
+
+    models: Mapping[str, AccuracyModel]
+    targets: Mapping[str, float] = field(default_factory=dict)
+
+    def above(self, slos: Mapping[str, Slo]) -> Margins:
+        """The margins above these targets (by workflow), of these workflows only."""
+        models = {name: model for name, model in self.models.items() if name in slos}
+        return Margins(models, {name: slo.accuracy for name, slo in slos.items() if slo.accuracy is not None})
+
+    def value(self, selection: Mapping[str, str]) -> float | None:
+        """The smallest margin; None if no workflow has a target, or a workflow with a target has unknown accuracy."""
+        return self._least({name: self.models[name].value(selection) for name in self.targets})
+
+    def upper_bound(self, partial: Mapping[str, str]) -> float | None:
+        """The smallest of the workflows' upper bounds on their margins; None as for `value`."""
+        return self._least({name: self.models[name].upper_bound(partial) for name in self.targets})
+
+    def _least(self, known: Mapping[str, float | None]) -> float | None:
+        margins = [value - self.targets[name] for name, value in known.items() if value is not None]
+        return min(margins) if margins and len(margins) == len(known) else None
 
 
 def _measured(rows: tuple[AccuracyRow, ...], inputs: tuple[float, ...]) -> float | None:

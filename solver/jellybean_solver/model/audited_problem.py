@@ -11,7 +11,8 @@ from dataclasses import replace
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.audit import AUDIT_PREFIX, Audit, audit_name
 from jellybean_solver.model.multi_workflow import renamed_operator
-from jellybean_solver.model.problem import Deliver, Operator, Problem, Source
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.workflow import Deliver, Operator, Source
 
 
 def with_audit(problem: Problem, audit: Audit) -> Problem:

@@ -6,23 +6,13 @@ All functions take operators in topological order. An upstream name that belongs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
-from jellybean_solver.model.problem import Edge
+from jellybean_solver.model.workflow import Edge, GraphNode
 
 P = TypeVar("P", bound=str)
 TransferTime = Callable[[Edge], float]  # seconds that an edge's data takes
-
-
-class Node(Protocol):
-    """An operator of a problem or of a plan."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def inputs(self) -> Sequence[Edge]: ...
 
 
 def at_once(edge: Edge) -> float:
@@ -38,7 +28,7 @@ def arrival_time(
 
 
 def completion_times(
-    operators: Iterable[Node],
+    operators: Iterable[GraphNode],
     duration: Callable[[str], float],
     transfer: TransferTime = at_once,
     ready: float = 0.0,
@@ -53,14 +43,14 @@ def completion_times(
     return completed
 
 
-def critical_input(operator: Node, completed: Mapping[str, float], transfer: TransferTime) -> Edge | None:
+def critical_input(operator: GraphNode, completed: Mapping[str, float], transfer: TransferTime) -> Edge | None:
     """The input edge that arrives last (in a tie the last in order); None for an operator without inputs."""
     inputs = reversed(operator.inputs)
     return max(inputs, key=lambda edge: completed.get(edge.upstream, 0.0) + transfer(edge), default=None)
 
 
 def earliest_completion_times(
-    operators: Iterable[Node],
+    operators: Iterable[GraphNode],
     durations: Mapping[str, Mapping[P, float]],
     transfer: Callable[[Edge, P, P], float],
     sources: Mapping[str, P],

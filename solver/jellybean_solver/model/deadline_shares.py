@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
-from jellybean_solver.model.audit import is_of_audit
+from jellybean_solver.model.multi_workflow import ProblemOrPlan, with_slos
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 
@@ -21,26 +20,14 @@ def deadline_s(of: Problem | Plan) -> float | None:
     return max((target_s for target_s in deadlines_s(of).values() if target_s is not None), default=None)
 
 
-OfPlanning = TypeVar("OfPlanning", Problem, Plan)
-
-
-def with_deadlines(of: OfPlanning, targets_s: Mapping[str, float | None]) -> OfPlanning:
+def with_deadlines(of: ProblemOrPlan, targets_s: Mapping[str, float | None]) -> ProblemOrPlan:
     """A problem or plan with these p99 latency targets, by workflow as in `deadlines_s`; others keep theirs."""
-    if not of.workflows:
-        slo = replace(of.slo, latency_p99_s=targets_s[""]) if "" in targets_s else of.slo
-        return replace(of, slo=slo)
-    workflows = tuple(
-        replace(workflow, slo=replace(workflow.slo, latency_p99_s=targets_s[workflow.name]))
-        if workflow.name in targets_s
-        else workflow
-        for workflow in of.workflows
-    )
-    return replace(of, workflows=workflows)
+    return with_slos(of, lambda name, slo: replace(slo, latency_p99_s=targets_s.get(name, slo.latency_p99_s)))
 
 
-def of_promised(of: OfPlanning) -> OfPlanning:
+def of_promised(of: ProblemOrPlan) -> ProblemOrPlan:
     """A problem or plan without the deadlines that a search tries in the place of soft targets."""
-    return with_deadlines(of, {name: slo.promised_p99_s for name, slo in of.slo_by_workflow.items()})
+    return with_slos(of, lambda _, slo: replace(slo, latency_p99_s=slo.promised_p99_s))
 
 
 def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
@@ -70,6 +57,6 @@ def deadline_share(problem: Problem, operator: str) -> float | None:
 
     An audit has none, as nobody waits for it.
     """
-    if is_of_audit(problem, operator):
+    if problem.is_of_audit(operator):
         return None
     return deadline_shares(problem).get(problem.workflow_of(operator))

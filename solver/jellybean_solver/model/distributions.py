@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from jellybean_solver.model.problem import ServiceTime, Times
+from jellybean_solver.model.workflow import ServiceTime, Times
 
 Sampler = Callable[[random.Random, int], float]  # random generator, requests in the batch -> service time in seconds
 Quantiles = Callable[[float], float]  # level in [0, 1) -> seconds

@@ -21,13 +21,14 @@ from jellybean_solver.model.loss import RoutesAfterLoss
 from jellybean_solver.model.loss_checks import losses_that_break
 from jellybean_solver.model.plan import Cost, Fallback, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.model.planned_audits import planned_audits
-from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
+from jellybean_solver.model.problem import Problem, Sharing
 from jellybean_solver.model.reached_accuracy import accuracy_violations, mean, reached
 from jellybean_solver.model.resources import amount_text, used
 from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.spreading import spread_complaints
 from jellybean_solver.model.targets import LIMIT_TOLERANCE
 from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.model.workflow import Variant, request_s
 from jellybean_solver.outcome import Selection
 
 
@@ -173,7 +174,7 @@ class _Scorer:
 
     def _sites(self, worker_name: str) -> int:
         worker = self.plan.worker_by_name.get(worker_name)
-        return self.problem.sites.get(worker.tier, 1) if worker is not None else 1
+        return self.problem.sites_of(worker.tier) if worker is not None else 1
 
     @cached_property
     def shares(self) -> Mapping[tuple[str, str], float]:
@@ -272,7 +273,7 @@ class _Scorer:
 
     def wrong_sites(self) -> Iterator[str]:
         for tier in self.problem.tiers:
-            stated, sites = self.plan.sites.get(tier, 1), self.problem.sites.get(tier, 1)
+            stated, sites = self.plan.sites_of(tier), self.problem.sites_of(tier)
             if stated != sites:
                 yield f"the plan is for {stated:,} sites of {tier}, of which there are {sites:,}"
 
@@ -367,7 +368,7 @@ class _Scorer:
         for tiers, carries in carried_bytes_per_s(self.crossings).items():
             link = self.problem.link_by_tiers.get(tiers)
             limit = self.problem.usable_bytes_per_s(link) if link is not None else None
-            sites = self.problem.sites.get(tiers[0], 1)
+            sites = self.problem.sites_of(tiers[0])
             one = carries / sites
             if limit is not None and one > limit * (1 + LIMIT_TOLERANCE):
                 link_of = "the link" if sites == 1 else f"each of the {sites:,} links"

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import GIB, Edge, EdgeKind, Problem
+from jellybean_solver.model.problem import GIB, Problem
 from jellybean_solver.model.selection_shares import selection_shares
+from jellybean_solver.model.workflow import Edge, EdgeKind
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -128,7 +129,7 @@ def traffic_usd_per_h(bytes_per_s: float, price_usd_per_gib: float) -> float:
 def flows(plan: Plan) -> tuple[Flow, ...]:
     """All flows of a plan, by downstream operator, at the plan's own rates and message sizes."""
     source_by_name = {source.name: source for source in plan.sources}
-    price = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in plan.links}
+    price = {link.tiers: link.price_usd_per_gib for link in plan.links}
     tier_of = {worker.pool: worker.tier for worker in plan.workers}
 
     def pool(route: Route, name: str) -> str:
@@ -147,7 +148,7 @@ def flows(plan: Plan) -> tuple[Flow, ...]:
             # A fan-out sends one message per child, a gather one per child that it waits for.
             sender = edge.downstream if edge.kind is EdgeKind.FAN_OUT else edge.upstream
             if source is not None and edge.kind is not EdgeKind.FAN_OUT:
-                rate = source.rate_per_s * plan.sites.get(tier, 1)
+                rate = source.rate_per_s * plan.sites_of(tier)
             else:
                 rate = part.rates_per_s[sender]
             messages = weight * rate
@@ -167,10 +168,10 @@ def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
         carried.setdefault((flow.upstream_tier, flow.downstream_tier), []).append(flow)
     found: list[LinkUse] = []
     for link in plan.links:
-        ends = (link.upstream_tier, link.downstream_tier)
+        ends = link.tiers
         on_link = carried.get(ends, [])
         rate = sum(flow.bytes_per_s for flow in on_link)
-        sites = plan.sites.get(link.upstream_tier, 1)
+        sites = plan.sites_of(link.upstream_tier)
         use = rate / sites / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else None
         found.append(LinkUse(*ends, rate, sum(flow.cost_usd_per_h for flow in on_link), use, sites))
     return tuple(found)

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, Margins, PerOperator
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge, Form, Operator, Problem, Variant
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.workflow import Edge, Form, Operator, Variant
 
 Choice = Mapping[str, Form]  # operator -> the form chosen; operators without one run a variant
 

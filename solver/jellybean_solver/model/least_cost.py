@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from jellybean_solver.model.problem import Operator, Problem, request_s
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.workflow import Operator, request_s
 
 
 def least_usd_per_h_of_work(problem: Problem) -> float:
@@ -27,7 +28,7 @@ def _least_of(problem: Problem, operator: Operator) -> float:
     """USD per hour of the busy time of an operator's requests, with the variant and pool where it is the least."""
     per_s = problem.rate_per_s[operator.name] / problem.utilisation
     prices = (
-        per_s * request_s(times, max(times)) / problem.sites.get(pool.tier, 1) * problem.unit_usd_per_h(pool)
+        per_s * request_s(times, max(times)) / problem.sites_of(pool.tier) * problem.unit_usd_per_h(pool)
         for variant in operator.variants
         for name in variant.service
         if (pool := problem.pool_by_name.get(name)) and (times := problem.times(operator.name, variant, name))

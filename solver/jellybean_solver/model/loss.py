@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Fallback, Plan, Route
-from jellybean_solver.model.problem import Problem, Source, Terms
+from jellybean_solver.model.problem import Problem, Terms
 from jellybean_solver.model.shed_audits import plan_without_audits, without_audits
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.model.targets import LossKind, Slo
+from jellybean_solver.model.workflow import Source
 
 REHEARSED = 1e-4  # of all requests take the routes of fallbacks, so that these are known to work when they are needed
 MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each group is lost, the busiest

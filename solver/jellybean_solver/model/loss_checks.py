@@ -17,15 +17,15 @@ from jellybean_solver.model.loss import (
     survivors,
     with_routes_of_one_workflow,
 )
-from jellybean_solver.model.multi_workflow import accuracy_of
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import Problem, request_s
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.route_drawing import own_routes
 from jellybean_solver.model.selection_shares import selection_on
 from jellybean_solver.model.shed_audits import plan_without_audits, without_audits
 from jellybean_solver.model.streams import whole_streams
 from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
 from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.model.workflow import request_s
 from jellybean_solver.outcome import Selection
 
 Floats = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ class RouteLoads:
         self.problem, self.plan, self.streams = problem, plan, whole_streams(problem)
         self.workers = {worker.name: number for number, worker in enumerate(plan.workers)}
         limited = [link for link in problem.links if link.bandwidth_bytes_per_s is not None]
-        self.links = {(link.upstream_tier, link.downstream_tier): number for number, link in enumerate(limited)}
+        self.links = {link.tiers: number for number, link in enumerate(limited)}
         self.busy: Floats = np.zeros((len(self.workers), len(plan.routes)))
         self.sent: Floats = np.zeros((len(self.links), len(plan.routes)))
         self.accuracy: Floats = np.full(len(plan.routes), np.nan)
@@ -63,18 +63,18 @@ class RouteLoads:
             tier_of[name] = worker.tier
             service = problem.operator_by_name[name].variant(planned.variant).service.get(worker.pool, {})
             if (batch := planned.batch.get(worker.pool, 0)) in service:
-                each = request_s(service, batch) / problem.sites.get(worker.tier, 1)
+                each = request_s(service, batch) / problem.sites_of(worker.tier)
                 self.busy[self.workers[at], number] += problem.rate_per_s[name] * each
         for (edge, *tiers), _ in edge_weights([route], problem.edges, lambda _, name: tier_of[name]).items():
             pair = tiers[0], tiers[1]
             if pair in self.links:
                 link = problem.link_by_tiers[pair]
-                most = (problem.usable_bytes_per_s(link) or 0.0) * problem.sites.get(pair[0], 1)
+                most = (problem.usable_bytes_per_s(link) or 0.0) * problem.sites_of(pair[0])
                 per_s = problem.edge_rate_per_s(edge) * problem.message_bytes(edge, selection)
                 self.sent[self.links[pair], number] += per_s / most
         workflow = problem.workflow_of(next(iter(selection)))
         self.routes_of.setdefault(workflow, []).append(number)
-        value = accuracy_of(problem, workflow).value(selection)
+        value = problem.accuracy_of(workflow).value(selection)
         self.accuracy[number] = np.nan if value is None else value
 
     def complaints(self, weights: Sequence[float], kept: Collection[str], tolerance: float) -> Iterator[str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from jellybean_solver.model.plan import Plan, PlannedOperator
-from jellybean_solver.model.problem import ServiceTime, Times
 from jellybean_solver.model.targets import NO_MARGIN, Margin, Slo
+from jellybean_solver.model.workflow import ServiceTime, Times
 
 
 def largest_margin(targets: Iterable[Slo]) -> Margin:

@@ -7,50 +7,19 @@ of the union is the smallest margin of a workflow's accuracy above its target, s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.problem import (
-    WORKFLOW_SEPARATOR,
-    Edge,
-    Form,
-    Operator,
-    Problem,
-    Variant,
-    Workflow,
-    qualified_name,
-)
+from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, Margins, PerOperator
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.targets import Slo
+from jellybean_solver.model.workflow import WORKFLOW_SEPARATOR, Edge, Form, Operator, Variant, Workflow, qualified_name
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Margins:
-    """Accuracy of several workflows: the smallest margin above a target, in percent points.
-
-    `models` and `targets` by workflow; a workflow without a target is ignored. Workflows share no operator, so the
-    minimum of their upper bounds is an upper bound on the smallest margin (invariant of accuracy.py).
-    """
-
-    models: Mapping[str, AccuracyModel]
-    targets: Mapping[str, float]
-
-    def value(self, selection: Mapping[str, str]) -> float | None:
-        """The smallest margin; None if no workflow has a target, or a workflow with a target has unknown accuracy."""
-        return self._least({name: self.models[name].value(selection) for name in self.targets})
-
-    def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """The smallest of the workflows' upper bounds on their margins; None as for `value`."""
-        return self._least({name: self.models[name].upper_bound(partial) for name in self.targets})
-
-    def _least(self, known: Mapping[str, float | None]) -> float | None:
-        margins = [None if value is None else value - self.targets[name] for name, value in known.items()]
-        found = [margin for margin in margins if margin is not None]
-        return min(found) if found and len(found) == len(margins) else None
+ProblemOrPlan = TypeVar("ProblemOrPlan", Problem, Plan)
 
 
 def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per_h: float | None = None) -> Problem:
@@ -68,13 +37,12 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         if _fleet(problem) != _fleet(first):
             raise SolverError(f"{workflow} is not on the fleet of {next(iter(problems))}: one plan is of one fleet")
     parts = {workflow: _qualified(workflow, problem) for workflow, problem in problems.items()}
-    targets = {w: part.slo.accuracy for w, part in parts.items() if part.slo.accuracy is not None}
     return replace(
         first,
         name=name,
         sources=tuple(source for part in parts.values() for source in part.sources),
         operators=tuple(operator for part in parts.values() for operator in part.operators),
-        accuracy=Margins({workflow: part.accuracy for workflow, part in parts.items()}, targets),
+        accuracy=Margins({workflow: part.accuracy for workflow, part in parts.items()}),
         slo=Slo(budget_usd_per_h=budget_usd_per_h),
         hop_s=max(part.hop_s for part in parts.values()),
         workflows=tuple(
@@ -86,43 +54,24 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
     )
 
 
-def accuracy_of(problem: Problem, workflow: str) -> AccuracyModel:
-    """The accuracy model of one of the problem's workflows, or of the only one."""
-    model = problem.accuracy
-    return model.models[workflow] if isinstance(model, Margins) else model
+def restricted(problem: Problem, names: Collection[str]) -> Problem:
+    """The problem with some of its workflows only, on the whole fleet."""
+    return replace(
+        problem,
+        **problem.nodes(lambda name: problem.workflow_of(name) in names),
+        workflows=tuple(workflow for workflow in problem.workflows if workflow.name in names),
+    )
 
 
 def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
     """The problem with one of its workflows only, on the whole fleet; names keep the prefix WORKFLOW/."""
-    model = problem.accuracy
-    if not isinstance(model, Margins):
-        raise SolverError(f"problem {problem.name} is not of several workflows")
     return replace(
-        problem,
+        restricted(problem, [workflow.name]),
         name=workflow.name,
-        sources=tuple(source for source in problem.sources if workflow.owns(source.name)),
-        operators=tuple(operator for operator in problem.operators if workflow.owns(operator.name)),
-        accuracy=model.models[workflow.name],
+        accuracy=problem.accuracy_of(workflow.name),
         slo=workflow.slo,
         workflows=(),
         audit=workflow.audit,
-    )
-
-
-def restricted(problem: Problem, names: Collection[str]) -> Problem:
-    """The problem with some of its workflows only, on the whole fleet."""
-    model = problem.accuracy
-    if not isinstance(model, Margins):
-        raise SolverError(f"problem {problem.name} is not of several workflows")
-    return replace(
-        problem,
-        sources=tuple(source for source in problem.sources if problem.workflow_of(source.name) in names),
-        operators=tuple(operator for operator in problem.operators if problem.workflow_of(operator.name) in names),
-        accuracy=Margins(
-            {name: one for name, one in model.models.items() if name in names},
-            {name: target for name, target in model.targets.items() if name in names},
-        ),
-        workflows=tuple(workflow for workflow in problem.workflows if workflow.name in names),
     )
 
 
@@ -131,28 +80,16 @@ def with_targets(problem: Problem, name: str, **targets: Any) -> Problem:
     return with_slos(problem, lambda workflow, slo: replace(slo, **targets) if workflow == name else slo)
 
 
-def with_slos(problem: Problem, change: Callable[[str, Slo], Slo]) -> Problem:
-    """The problem with changed targets, given the name and the targets of each workflow; the only one is called ""."""
-    if not problem.workflows:
-        return replace(problem, slo=change("", problem.slo))
-    return with_workflows(problem, lambda one: replace(one, slo=change(one.name, one.slo)))
-
-
-def with_workflows(problem: Problem, change: Callable[[Workflow], Workflow]) -> Problem:
-    """The problem with the workflows as `change` gives them, whose names stay."""
-    model = problem.accuracy
-    if not isinstance(model, Margins):
-        raise SolverError(f"problem {problem.name} is not of several workflows")
-    workflows = tuple(map(change, problem.workflows))
-    accuracies = {one.name: one.slo.accuracy for one in workflows if one.slo.accuracy is not None}
-    return replace(problem, workflows=workflows, accuracy=replace(model, targets=accuracies))
+def with_slos(of: ProblemOrPlan, change: Callable[[str, Slo], Slo]) -> ProblemOrPlan:
+    """A problem or plan with changed targets, given the name and the targets of each workflow."""
+    if not of.workflows:
+        return replace(of, slo=change("", of.slo))
+    return replace(of, workflows=tuple(replace(one, slo=change(one.name, one.slo)) for one in of.workflows))
 
 
 def all_served(problem: Problem) -> Problem:
     """The problem of which no workflow may be left out, whatever it is worth."""
-    if not problem.may_leave_out:
-        return problem
-    return with_workflows(problem, lambda workflow: replace(workflow, worth_usd_per_h=None))
+    return replace(problem, workflows=tuple(replace(one, worth_usd_per_h=None) for one in problem.workflows))
 
 
 def of_one_selection(problem: Problem) -> Problem:

@@ -10,23 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from jellybean_solver.model.audit import PlannedAudit, audits_of
+from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.problem import (
-    CPU,
-    WORKFLOW_SEPARATOR,
-    Edge,
-    Link,
-    Objective,
-    Sharing,
-    Source,
-    Stage,
-    Terms,
-    Times,
-    qualified_name,
-    request_s,
-)
-from jellybean_solver.model.targets import LossKind, Slo, all_survived
+from jellybean_solver.model.problem import CPU, Link, Objective, Sharing, Terms, Workload
+from jellybean_solver.model.targets import Slo
+from jellybean_solver.model.workflow import Edge, Source, Stage, Times, request_s
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, Termination, is_gap_closed, relative_gap
 
 LEAST_PENALTY = 1e-9  # USD per hour; a penalty below it is a rounding error
@@ -230,10 +218,6 @@ class PlannedWorkflow:
     owner: str = field(default="", metadata={"said": "if it is stated"})
     audit: PlannedAudit | None = field(default=None, metadata={"said": "if there is one"})
 
-    def owns(self, name: str) -> bool:
-        """True if a source or operator belongs to this workflow."""
-        return name.startswith(qualified_name(self.name, ""))
-
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -259,7 +243,7 @@ class Fallback:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Workload[PlannedOperator, PlannedAudit]):
     """Selection, placements and routes, with cost and certificate.
 
     `workflows`: filled if there are several; `slo` then holds only the budget and `accuracy` is None. A request follows
@@ -305,25 +289,6 @@ class Plan:
     fallbacks: tuple[Fallback, ...] = field(default=(), metadata={"said": "if there are any"})
     audit: PlannedAudit | None = field(default=None, metadata={"said": "if there is one"})
     uses: Mapping[str, float] = field(default_factory=dict, metadata={"said": "if any are stated"})
-
-    @cached_property
-    def audits(self) -> Mapping[str, PlannedAudit]:
-        """Workflow -> its audit, of those that have one; a single workflow has the name ""."""
-        return audits_of(self.audit, {workflow.name: workflow.audit for workflow in self.workflows})
-
-    def workflow_of(self, name: str) -> str:
-        """The workflow that a source or operator belongs to; empty if there is only one."""
-        return name.partition(WORKFLOW_SEPARATOR)[0] if self.workflows else ""
-
-    @property
-    def slo_by_workflow(self) -> Mapping[str, Slo]:
-        """Workflow -> its targets; the only one is called ""."""
-        return {workflow.name: workflow.slo for workflow in self.workflows} or {"": self.slo}
-
-    @property
-    def survives(self) -> tuple[LossKind, ...]:
-        """What may be lost, one at a time, while the targets of some workflow hold."""
-        return all_survived(self.slo_by_workflow.values())
 
     @property
     def accuracy_penalty_usd_per_h(self) -> float:
@@ -386,18 +351,6 @@ class Plan:
         return {worker.name: worker for worker in self.workers}
 
     @cached_property
-    def source_by_name(self) -> Mapping[str, Source]:
-        return {source.name: source for source in self.sources}
-
-    @cached_property
-    def operator_by_name(self) -> Mapping[str, PlannedOperator]:
-        return {operator.name: operator for operator in self.operators}
-
-    @cached_property
-    def link_by_tiers(self) -> Mapping[tuple[str, str], Link]:
-        return {(link.upstream_tier, link.downstream_tier): link for link in self.links}
-
-    @cached_property
     def placements(self) -> tuple[Placement, ...]:
         """One placement per operator, variant and worker pool, operators in topological order."""
         found: list[Placement] = []
@@ -414,7 +367,7 @@ class Plan:
             for pool in dict.fromkeys(worker.pool for worker in runs):
                 workers = [worker for worker in runs if worker.pool == pool]
                 rate = sum(worker.rates_per_s[operator.name] for worker in workers)
-                sites = self.sites.get(workers[0].tier, 1)
+                sites = self.sites_of(workers[0].tier)
                 found.append(
                     Placement(
                         operator=operator.name,

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from jellybean_protos import plan_format
 from jellybean_solver.model.audit import Audit, AuditedSelection, PlannedAudit
-from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Plan, whole_selection
-from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Problem
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.reached_accuracy import Shares
+from jellybean_solver.model.workflow import WORKFLOW_SEPARATOR
 
 
 def planned_audits(problem: Problem, plan: Plan, selections: Shares) -> Mapping[str, PlannedAudit]:
@@ -30,7 +30,7 @@ def _selections(
     problem: Problem, plan: Plan, workflow: str, audit: Audit, selections: Shares
 ) -> Iterator[AuditedSelection]:
     """The selections that requests of the workflow get."""
-    model = problem.accuracy.models[workflow] if isinstance(problem.accuracy, Margins) else problem.accuracy
+    model = problem.accuracy_of(workflow)
     parts = [
         ({name: variant for name, variant in selection.items() if problem.workflow_of(name) == workflow}, share)
         for selection, share in selections

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from jellybean_solver.model.multi_workflow import accuracy_of
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.targets import LIMIT_TOLERANCE
 from jellybean_solver.outcome import Selection
@@ -16,7 +15,7 @@ Known = Sequence[tuple[float | None, float]]  # accuracies in percent, None: not
 def reached(problem: Problem, selections: Shares) -> Mapping[str, Known]:
     """Workflow -> the accuracies that its requests get; the only workflow is called ""."""
     found: dict[str, list[tuple[float | None, float]]] = {name: [] for name in problem.slo_by_workflow}
-    models = {name: accuracy_of(problem, name) for name in found}
+    models = {name: problem.accuracy_of(name) for name in found}
     for selection, share in selections:
         for name in dict.fromkeys(map(problem.workflow_of, selection)):
             if name in found:

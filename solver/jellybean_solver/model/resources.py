@@ -29,7 +29,7 @@ def used(
 ) -> Mapping[str, float]:
     """Resource -> what is used of it by workers, in each site, and by traffic between tiers, of all sites together."""
     parts: list[tuple[Pool | Link | None, float]] = [
-        *((problem.pool_by_name.get(one.pool), problem.sites.get(one.tier, 1)) for one in workers),
+        *((problem.pool_by_name.get(one.pool), problem.sites_of(one.tier)) for one in workers),
         *((problem.link_by_tiers.get(tiers), traffic_usd_per_h(sent, 1.0)) for tiers, sent in bytes_per_s.items()),
     ]
     uses = [(one.uses, times) for one, times in parts if one is not None]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import EdgeKind
+from jellybean_solver.model.workflow import EdgeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def selection_shares(plan: Plan) -> tuple[SelectionShare, ...]:
 
 def _rates_per_s(plan: Plan, selection: Mapping[str, str]) -> Mapping[str, float]:
     """Requests per second of a selection's operators in all sites if all requests got it."""
-    rates = {source.name: source.rate_per_s * plan.sites.get(source.tier, 1) for source in plan.sources}
+    rates = {source.name: source.rate_per_s * plan.sites_of(source.tier) for source in plan.sources}
     opened: dict[str, tuple[float, ...]] = {}  # node -> ratios of its open fan-outs
     for operator in plan.operators:
         edge = operator.inputs[0]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 
@@ -19,8 +18,7 @@ def without_audits(problem: Problem) -> Problem:
         return problem
     return replace(
         problem,
-        sources=tuple(source for source in problem.sources if not is_of_audit(problem, source.name)),
-        operators=tuple(operator for operator in problem.operators if not is_of_audit(problem, operator.name)),
+        **problem.nodes(lambda name: not problem.is_of_audit(name)),
         workflows=tuple(replace(workflow, audit=None) for workflow in problem.workflows),
         audit=None,
     )
@@ -33,7 +31,7 @@ def plan_without_audits(of: Problem | Plan, plan: Plan) -> Plan:
     """
     if not of.audits:
         return plan
-    audits = {operator.name for operator in plan.operators if is_of_audit(of, operator.name)}
+    audits = {name for name in plan.operator_by_name if of.is_of_audit(name)}
 
     def served(of: Mapping[str, T]) -> dict[str, T]:
         return {name: value for name, value in of.items() if name not in audits}
@@ -42,8 +40,7 @@ def plan_without_audits(of: Problem | Plan, plan: Plan) -> Plan:
     used = {worker for route in routes for worker in route.workers.values()}
     return replace(
         plan,
-        sources=tuple(source for source in plan.sources if not is_of_audit(of, source.name)),
-        operators=tuple(operator for operator in plan.operators if operator.name not in audits),
+        **plan.nodes(lambda name: not of.is_of_audit(name)),
         routes=routes,
         workers=tuple(
             replace(worker, rates_per_s=served(worker.rates_per_s)) for worker in plan.workers if worker.name in used

@@ -46,7 +46,7 @@ def link_ends(plan: Plan, link: Link) -> Iterator[tuple[str, str]]:
     There is one copy for each site of the lower tier.
     """
     low, high = link.upstream_tier, link.downstream_tier
-    count = plan.sites.get(low, 1)
+    count = plan.sites_of(low)
     for site in range(count):
-        above = site * plan.sites.get(high, 1) // count
+        above = site * plan.sites_of(high) // count
         yield tier_at(plan.sites, low, site), tier_at(plan.sites, high, above)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import EdgeKind
+from jellybean_solver.model.workflow import EdgeKind
 
 GOLDEN = (5**0.5 - 1) / 2
 RATE_TOLERANCE = 1e-6  # relative: planned rates closer than this are equal

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Pool, Problem
+from jellybean_solver.model.problem import Pool, Problem
+from jellybean_solver.model.workflow import WORKFLOW_SEPARATOR
 
 
 def startable(problem: Problem, running: Plan) -> Problem:

@@ -9,9 +9,10 @@ from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.flows import worker_shares
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.planned_audits import planned_audits
-from jellybean_solver.model.problem import Edge, EdgeKind, Problem
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.model.workflow import Edge, EdgeKind
 
 
 def with_figures(problem: Problem, plan: Plan) -> Plan:
@@ -81,7 +82,7 @@ def _rates(problem: Problem, plan: Plan) -> _Rates:
             by_operator[name] = by_operator.get(name, 0.0) + share * own.rate_per_s[name]
         for (name, worker), weight in worker_shares(routes).items():
             if name in own.operator_by_name:
-                rate = own.rate_per_s[name] * weight / own.sites.get(tier_of.get(worker, ""), 1)
+                rate = own.rate_per_s[name] * weight / own.sites_of(tier_of.get(worker, ""))
                 known = by_worker.setdefault(worker, {})
                 known[name] = known.get(name, 0.0) + rate
         edges |= {operator.name: operator.inputs for operator in own.operators if operator.name in selection}

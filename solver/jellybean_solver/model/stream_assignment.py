@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import ServiceTime, Times
 from jellybean_solver.model.route_drawing import RouteDrawer
 from jellybean_solver.model.streams import RequestStream
+from jellybean_solver.model.workflow import ServiceTime, Times
 
 _ROUNDING = 1e-9  # streams: by how much a quotient may be below a whole number that it stands for
 

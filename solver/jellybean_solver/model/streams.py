@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.figures import rate_text
-from jellybean_solver.model.audit import Audit, is_of_audit
-from jellybean_solver.model.plan import Plan, PlannedOperator
-from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Arrivals, Edge, Operator, Problem, Source
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.workflow import WORKFLOW_SEPARATOR, Arrivals, Edge, GraphNode, Source
 
 _AUDIT = f"{WORKFLOW_SEPARATOR}audit"  # after a workflow's name: what its audit is called among workflows
 
@@ -48,33 +48,7 @@ class WholeStreams:
     workflow: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphOperator:
-    """An operator of a request graph: its name and the edges into it."""
-
-    name: str
-    inputs: tuple[Edge, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestGraph:
-    """The part of one workflow that its request streams depend on, known before its models are profiled."""
-
-    sources: tuple[Source, ...]
-    operators: tuple[GraphOperator, ...]
-    sites: Mapping[str, int] = field(default_factory=dict)
-    workflows: tuple[()] = ()
-    audits: Mapping[str, Audit] = field(default_factory=dict)
-
-    def workflow_of(self, _name: str) -> str:
-        """The only workflow."""
-        return ""
-
-
-_Operator = PlannedOperator | Operator | GraphOperator
-
-
-def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
+def independent_streams_text(plan: Plan | Problem) -> str:
     """Why a workflow cannot be served: its sources form several request streams. Empty if each workflow has only one.
 
     A gateway takes requests that have a message of every source.
@@ -98,7 +72,7 @@ def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
     return "\n".join(sentences)
 
 
-def served_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
+def served_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
     """The streams of requests that clients send: all but those of audits."""
     return tuple(stream for stream in request_streams(plan) if not stream.is_audit)
 
@@ -113,20 +87,20 @@ def whole_streams(plan: Plan | Problem) -> tuple[WholeStreams, ...]:
     )
 
 
-def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
+def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
     """The streams of each workflow, in the order of the sources; that of its audit comes last.
 
     A workflow whose sources all have one rate is one stream; otherwise there is one stream per weakly connected
     component. SolverError if sources of one component differ in rate.
     """
-    parts: dict[str, tuple[list[Source], list[_Operator]]] = {}
+    parts: dict[str, tuple[list[Source], list[GraphNode]]] = {}
     for workflow in [workflow.name for workflow in plan.workflows] or [""]:
         parts[workflow] = [], []
         if workflow in plan.audits:
             parts[f"{workflow}{_AUDIT}"] = [], []
 
-    def part(name: str) -> tuple[list[Source], list[_Operator]]:
-        return parts[plan.workflow_of(name) + (_AUDIT if is_of_audit(plan, name) else "")]
+    def part(name: str) -> tuple[list[Source], list[GraphNode]]:
+        return parts[plan.workflow_of(name) + (_AUDIT if plan.is_of_audit(name) else "")]
 
     for source in plan.sources:
         part(source.name)[0].append(source)
@@ -145,12 +119,12 @@ def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
 
 
 def _streams(
-    plan: Plan | Problem | RequestGraph, sources: Sequence[Source], operators: Sequence[_Operator]
+    plan: Plan | Problem, sources: Sequence[Source], operators: Sequence[GraphNode]
 ) -> tuple[RequestStream, ...]:
     """The streams of the sources and operators of one workflow."""
-    if len({_in_all(plan, source) for source in sources}) == 1:
+    if len({plan.rate_in_all_sites(source) for source in sources}) == 1:
         return (_stream(plan, sources, operators),)
-    group = {node.name: node.name for node in (*sources, *operators)}
+    group = {name: name for name in (one.name for nodes in (sources, operators) for one in nodes)}
 
     def find(name: str) -> str:
         while group[name] != name:
@@ -172,15 +146,13 @@ def _streams(
     return tuple(stream for stream in streams if stream.operators)
 
 
-def _stream(
-    plan: Plan | Problem | RequestGraph, sources: Sequence[Source], operators: Sequence[_Operator]
-) -> RequestStream:
+def _stream(plan: Plan | Problem, sources: Sequence[Source], operators: Sequence[GraphNode]) -> RequestStream:
     """The stream of these sources. `operators`: those that answer it."""
     first = sources[0]
-    rate_per_s = _in_all(plan, first)
+    rate_per_s = plan.rate_in_all_sites(first)
     for source in sources[1:]:
-        if not math.isclose(_in_all(plan, source), rate_per_s, rel_tol=1e-9):
-            others = f"{source.name} ({rate_text(_in_all(plan, source))})"
+        if not math.isclose(plan.rate_in_all_sites(source), rate_per_s, rel_tol=1e-9):
+            others = f"{source.name} ({rate_text(plan.rate_in_all_sites(source))})"
             raise SolverError(
                 f"sources {first.name} ({rate_text(rate_per_s)}) and {others} feed one "
                 "workflow, so each request needs a message of both; give them the same rate"
@@ -195,13 +167,8 @@ def _stream(
         sinks=tuple(operator.name for operator in operators if operator.name not in fed),
         rate_per_s=rate_per_s,
         arrivals=Arrivals.PERIODIC if periodic else Arrivals.POISSON,
-        sites=max(plan.sites.get(source.tier, 1) for source in sources),
+        sites=max(plan.sites_of(source.tier) for source in sources),
     )
-
-
-def _in_all(plan: Plan | Problem | RequestGraph, source: Source) -> float:
-    """Requests per second of a source, summed over all its sites."""
-    return source.rate_per_s * plan.sites.get(source.tier, 1)
 
 
 def arrival_times(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -109,8 +108,3 @@ class Slo:
 
 
 NO_TARGETS = Slo()
-
-
-def all_survived(targets: Iterable[Slo]) -> tuple[LossKind, ...]:
-    """The losses that any of these targets survive."""
-    return tuple(dict.fromkeys(kind for slo in targets for kind in slo.survives))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from jellybean_solver.model.problem import Operator, Problem, with_ratios
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.workflow import Operator, with_ratios
 
 
 def settled(problem: Problem, chosen: Mapping[str, str]) -> Problem:

@@ -17,12 +17,12 @@ from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.evaluate import Evaluation
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem, Workflow
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.workflow import Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
 from jellybean_solver.planning.capacity_limits import RAISED, binding_limits, share_text
 from jellybean_solver.planning.memory_shortage import too_large_for_all
@@ -342,7 +342,7 @@ class _Explainer:
         rates = ", ".join(
             f"{s.name} {plain_text(scale * s.rate_per_s, 4)} of {rate_text(s.rate_per_s)}{self.problem.in_each(s.tier)}"
             for s in self.problem.sources
-            if not is_of_audit(self.problem, s.name)
+            if not self.problem.is_of_audit(s.name)
         )
         words = f"at most {plain_text(scale, 4)} of the rates fits ({rates}), with {self._words(selection)}"
         if self._utilisation_binds(found, full):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from jellybean_solver.demand.memory import StatedMemory, fits, stated_memories
 from jellybean_solver.figures import listed, size_text
-from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, Variant
+from jellybean_solver.model.problem import Pool, Problem, Sharing
+from jellybean_solver.model.workflow import Operator, Variant
 from jellybean_solver.outcome import Selection
 
 MOST_MODELS = 6  # models listed per pool, largest first

@@ -12,14 +12,14 @@ from enum import StrEnum
 from typing import Any
 
 from jellybean_solver.figures import plain_text, rate_text, size_text
-from jellybean_solver.model.audit import audited_name, is_of_audit
 from jellybean_solver.model.forms import in_forms, without_forms
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import with_targets
-from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
+from jellybean_solver.model.problem import Pool, Problem, Sharing
 from jellybean_solver.model.resources import amount_text
 from jellybean_solver.model.targets import NO_MARGIN
 from jellybean_solver.model.variant_ratios import plain
+from jellybean_solver.model.workflow import Operator, request_s
 
 LEAST_RATE = 1e-6  # factor on all rates used for "no rate", as a rate of 0 has no plan
 
@@ -91,8 +91,12 @@ def _of_workflows(problem: Problem) -> Iterator[Requirement]:
             soft = "soft " if slo.hard_mean is None else ""
             words = f"the {soft}target of {slo.mean_accuracy:g} for the mean accuracy{of}"
             yield Requirement(RequirementKind.MEAN_ACCURACY, subjects, slo.mean_accuracy, words)
-        sources = [source for source in problem.sources if workflow is None or workflow.owns(source.name)]
-        sources = [source for source in sources if not is_of_audit(problem, source.name)]  # a share of the others
+        sources = [
+            source
+            for source in problem.sources
+            if (workflow is None or problem.workflow_of(source.name) == workflow.name)
+            and not problem.is_of_audit(source.name)  # it has a share of the others' rates
+        ]
         rates = " and ".join(f"{s.name} {rate_text(s.rate_per_s)}{problem.in_each(s.tier)}" for s in sources)
         yield Requirement(RequirementKind.RATE, tuple(s.name for s in sources), 1.0, f"the rate of {rates}")
         if slo.latency_p99_s is not None:
@@ -165,7 +169,7 @@ def scaled(problem: Problem, factor: float, names: Collection[str] | None = None
     """
     sources = tuple(
         replace(source, rate_per_s=source.rate_per_s * factor)
-        if names is None or audited_name(problem, source.name) in names
+        if names is None or problem.audited_name(source.name) in names
         else source
         for source in problem.sources
     )

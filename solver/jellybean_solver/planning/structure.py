@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.model.missing_links import Ends, missing_link_text
-from jellybean_solver.model.problem import Edge, Link, Operator, Problem
+from jellybean_solver.model.problem import Link, Problem
+from jellybean_solver.model.workflow import Edge, Operator
 from jellybean_solver.planning.memory_shortage import nearest_worker
 from jellybean_solver.planning.requirements import RequirementKind, drop, requirements
 from jellybean_solver.small.tree_bounds import can_flow

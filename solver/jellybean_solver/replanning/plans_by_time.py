@@ -16,7 +16,6 @@ from itertools import pairwise, starmap
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
-from jellybean_solver.model.audit import with_audit_rates
 from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
@@ -215,7 +214,7 @@ class _Search:
     def _at_rates(self, period: Period) -> Problem:
         """The problem at the rates of a period."""
         problem = self.asked.problem
-        rates = with_audit_rates(problem, period.rates_per_s)
+        rates = problem.with_audit_rates(period.rates_per_s)
         return replace(problem, sources=tuple(replace(one, rate_per_s=rates[one.name]) for one in problem.sources))
 
     def _change_of(self, before: int, after: int) -> Migration:

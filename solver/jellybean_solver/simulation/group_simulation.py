@@ -22,11 +22,11 @@ from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.distributions import Sampler, child_count, service_sampler
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator
-from jellybean_solver.model.problem import EdgeKind
 from jellybean_solver.model.route_drawing import own_routes
 from jellybean_solver.model.spreading import groups_by_worker, round_robin_offset
 from jellybean_solver.model.stream_assignment import request_drawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
+from jellybean_solver.model.workflow import EdgeKind
 from jellybean_solver.simulation.result import nearest_rank
 from jellybean_solver.time_limit import work_limit
 

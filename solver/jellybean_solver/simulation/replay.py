@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.figures import rate_text
-from jellybean_solver.model.audit import with_audit_rates
 from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Arrivals
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
+from jellybean_solver.model.workflow import Arrivals
 from jellybean_solver.simulation.interfaces import MakeWorkers
 from jellybean_solver.simulation.replay_intervals import IntervalRecorder, Progress, ReplayInterval
 from jellybean_solver.simulation.simulator import SimulationSettings, simulate
@@ -98,9 +97,7 @@ def replay(
 
 def _with_audits(trace: RateTrace, plan: Plan) -> RateTrace:
     """The trace with the rates of the plan's audits."""
-    return RateTrace(
-        tuple(replace(one, rates_per_s=with_audit_rates(plan, one.rates_per_s)) for one in trace.stretches)
-    )
+    return RateTrace(tuple(replace(one, rates_per_s=plan.with_audit_rates(one.rates_per_s)) for one in trace.stretches))
 
 
 def _in_all(trace: RateTrace, sites: Mapping[str, int]) -> RateTrace:

@@ -18,12 +18,12 @@ from typing import Any
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.distributions import Sampler, child_count, service_sampler
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
-from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
 from jellybean_solver.model.spreading import GOLDEN, child_worker, groups_by_worker, round_robin_offset
 from jellybean_solver.model.stream_assignment import StreamDrawer, request_drawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
+from jellybean_solver.model.workflow import Arrivals, EdgeKind
 from jellybean_solver.outcome import Clock
 from jellybean_solver.simulation.answers import Answers, Path
 from jellybean_solver.simulation.interfaces import (

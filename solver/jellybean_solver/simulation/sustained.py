@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from jellybean_solver.model.problem import Arrivals
+from jellybean_solver.model.workflow import Arrivals
 
 LEAST_WINDOW_S = 15.0  # shortest default window, for simulations and measurements
 LEAST_LATENCIES = 10.0  # slow latencies in a default window: answers may be so late, and hide 1 / 10 too high a rate

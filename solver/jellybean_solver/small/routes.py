@@ -22,8 +22,9 @@ from jellybean_solver.demand.tree_decomposition import Bag
 from jellybean_solver.joint.flow_rows import BagTiers
 from jellybean_solver.migration.worker_matching import balance_loads
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import Operator, Problem
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.stated_figures import with_figures
+from jellybean_solver.model.workflow import Operator
 from jellybean_solver.small.assignment import Assignment, Group
 
 SLIVER = 1e-12  # fraction of requests; shorter pieces are rounding errors and join their neighbour

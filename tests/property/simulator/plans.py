@@ -23,7 +23,7 @@ from jellybean_solver import (
     Slo,
     Source,
 )
-from jellybean_solver.model.problem import unbatched
+from jellybean_solver.model.workflow import unbatched
 from tests.planned import planned_operator
 
 SOURCE = Source("image", "edge", 10.0, 1000.0)

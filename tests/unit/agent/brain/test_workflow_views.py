@@ -37,7 +37,11 @@ def test_each_has_its_own_names_and_targets(plan: Plan, views: dict[str, PlanVie
             workflow.name,
             f"{plan.name}/{workflow.name}",
         )
-        own = [operator.name.partition("/")[2] for operator in plan.operators if workflow.owns(operator.name)]
+        own = [
+            operator.name.partition("/")[2]
+            for operator in plan.operators
+            if plan.workflow_of(operator.name) == workflow.name
+        ]
         assert list(view.operators) == own
         assert all("/" not in up for one in view.operators.values() for up, _ in one.wiring.inputs)
         assert view.figures.slo_accuracy == workflow.slo.accuracy

@@ -32,8 +32,8 @@ from jellybean_solver import (
     solve,
     to_document,
 )
+from jellybean_solver.model.accuracy import Margins
 from jellybean_solver.model.loss import RoutesAfterLoss
-from jellybean_solver.model.multi_workflow import Margins
 from tests.support.small_problems import box, operator, problem, variant
 
 ONE_WORKER = (LossKind.WORKER,)

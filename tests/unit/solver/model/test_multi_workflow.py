@@ -245,7 +245,7 @@ def test_each_workflow_has_the_mean_of_its_own_selections() -> None:
     for one in plan.workflows:
         own = by_workflow[one.name]
         assert math.fsum(part.share for part in own) == pytest.approx(1.0)
-        assert all(one.owns(name) for part in own for name in part.selection)
+        assert all(plan.workflow_of(name) == one.name for part in own for name in part.selection)
         assert isinstance(both.accuracy, Margins)
         model = both.accuracy.models[one.name]
         mean = math.fsum(part.share * (model.value(part.selection) or 0.0) for part in own)
