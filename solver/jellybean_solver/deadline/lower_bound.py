@@ -17,7 +17,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.dispatch import is_large
-from jellybean_solver.fleet.joint_lp import JointLp
+from jellybean_solver.fleet.joint_lp import RelaxedLp
 from jellybean_solver.fleet.proposal import exact_milp
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.settings import SearchLimits
@@ -103,7 +103,7 @@ def least_cost_in_time(
     if not large:
         milp = exact_milp(network, target, limits, deadline_s=deadline_s)
         return math.inf if milp is None else late.least_cost(milp, limits)
-    joint_lp = JointLp(network, target, {}, pace)
+    joint_lp = RelaxedLp(network, target, {}, pace)
     if not joint_lp.possible:
         return math.inf
     relaxation = Relaxation(joint_lp, limits.clock)

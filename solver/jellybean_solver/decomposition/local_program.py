@@ -71,7 +71,7 @@ class LocalProgram(ExactMilp):
         """`gap`: relative, of each solve."""
         self.split, self.number, self.part, self.gap = split, number, split.parts[number], gap
         network = Network(self.part)
-        joint_lp = JointLp(network, self.part.accuracy_target, {}, few_workers=0, common=split.common)
+        joint_lp = JointLp(network, self.part.accuracy_target, {}, common=split.common)
         self.possible = joint_lp.possible
         if not self.possible:
             return
@@ -216,7 +216,7 @@ class LocalProgram(ExactMilp):
                 ]
                 if offers:
                     column = self.program.column(0.0, 1.0)
-                    rows, values = self.joint_lp.entries(choice, tier)
+                    rows, values = self.joint_lp.tier_entries(choice, tier)
                     self.program.fill(rows, [column] * len(rows), values)
                     found.append((column, choice, offers))
         most = max((len(offers) for *_, offers in found), default=1)

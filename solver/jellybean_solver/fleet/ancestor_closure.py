@@ -15,7 +15,7 @@ import numpy as np
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.integer_counts import FEW, Box
-from jellybean_solver.fleet.joint_lp import JointLp
+from jellybean_solver.fleet.joint_lp import RelaxedLp
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.workflow import Operator
 
@@ -25,7 +25,7 @@ SPARE = 1e-9
 Tiered = tuple[int, int]  # index of an operator, index of a tier
 
 
-def where_possible(joint_lp: JointLp, target: float | None, fixed: Mapping[str, str], pace: Pace | None) -> JointLp:
+def where_possible(joint_lp: RelaxedLp, target: float | None, fixed: Mapping[str, str], pace: Pace | None) -> RelaxedLp:
     """The joint LP without the (operator, tier) pairs that no plan can use; `joint_lp` itself if there are none."""
     if not joint_lp.possible:
         return joint_lp
@@ -37,7 +37,7 @@ def where_possible(joint_lp: JointLp, target: float | None, fixed: Mapping[str, 
         replace(one, tiers=tuple(t for i, t in tiers if (number[one.name], i) not in nowhere and _may(one, t)))
         for one in network.problem.operators
     )
-    return JointLp(Network(replace(network.problem, operators=operators), network.crossings), target, fixed, pace)
+    return RelaxedLp(Network(replace(network.problem, operators=operators), network.crossings), target, fixed, pace)
 
 
 def _may(operator: Operator, tier: str) -> bool:
@@ -50,7 +50,7 @@ class AncestorClosure:
     Applies to tiers that no link leads to and whose worker classes all have few workers.
     """
 
-    def __init__(self, joint_lp: JointLp) -> None:
+    def __init__(self, joint_lp: RelaxedLp) -> None:
         self._integer_counts, self._kinds = joint_lp.integer_counts, joint_lp.kinds
         network = joint_lp.network
         place = {name: index for index, name in enumerate(network.names)}

@@ -73,7 +73,7 @@ class ConcurrentMilp:
 
     def _built(self) -> ExactMilp | None:
         """The MILP; None if no selection is feasible."""
-        joint_lp = JointLp(*self._problem, few_workers=0)
+        joint_lp = JointLp(*self._problem)
         if not joint_lp.possible:
             return None
         milp = ExactMilp(joint_lp)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.demand.memory import NONE, Memory, together
-from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
@@ -54,8 +53,6 @@ class ExactMilp:
     """
 
     def __init__(self, joint_lp: JointLp, *, packed: bool = True) -> None:
-        if joint_lp.few_workers:
-            raise SolverError("the joint LP of an exact MILP needs no integer columns of its own")
         self.joint_lp, self.program, self.kinds, self.packed = joint_lp, joint_lp.program, joint_lp.kinds, packed
         self.served: dict[tuple[int, int, int], int] = {}  # choice, class, group -> column y
         self.groups: dict[tuple[int, int], _Group] = {}  # class, group
@@ -229,13 +226,7 @@ class ExactMilp:
     def _add_served(self, choice: int, kind: int, number: int) -> int:
         column = self.program.column(0.0, 1.0)
         self.served[choice, kind, number] = column
-        rows, values = self.joint_lp.entries(choice, int(self.kinds.tier[kind]))
-        if self.joint_lp.full[kind] >= 0:
-            rows.append(int(self.joint_lp.full[kind]))
-            values.append(float(self.kinds.stored[choice, kind]))
-        if self.joint_lp.seconds is not None:
-            timed = self.joint_lp.timed[int(self.kinds.owner[choice])].tolist()
-            rows, values = rows + timed, values + [float(self.joint_lp.seconds[choice, kind])] * len(timed)
+        rows, values = self.joint_lp.entries(choice, kind)
         self.program.fill(rows, [column] * len(rows), values)
         return column
 

@@ -8,7 +8,8 @@ workers paid in the pools p of these classes.
     w[o, k]   shared class: memory of k that models of o fill, in workers; continuous
 Rows, over the choices c of o (columns y, z, m and coefficients needed, stored: joint_lp.py):
     sum_c needed[c, k] y[c, k] <= u[o, k]; sum_o u[o, k] <= sum_{p in k} m[p];
-    sum_c y[c, k] <= x[o, k]; sum_c stored[c, k] y[c, k] <= w[o, k]; sum_o w[o, k] <= sum_{p in k} m[p];
+    sum_c y[c, k] <= x[o, k] <= sum_{p in k} m[p];
+    sum_c stored[c, k] y[c, k] <= w[o, k]; sum_o w[o, k] <= sum_{p in k} m[p];
     w[o, k] >= sum_c a[c] z[c] - (1 - x[o, k]) max_c a[c], with a[c] = model bytes of c / memory bytes of a worker of k.
 """
 
@@ -57,11 +58,10 @@ class IntegerCounts:
         chosen: Indices,
         paid: Indices,
         pools_kind: Indices,
-        most_workers: int,
     ) -> None:
-        """`reached`: per choice and class, true if there may be a y; `chosen`, `paid`: the columns z and m.
+        """`reached`: per choice and class, true if there is a y; `chosen`, `paid`: the columns z and m.
 
-        `pools_kind`: class of each column m. `most_workers`: classes with more workers get no integer columns.
+        `pools_kind`: class of each column m.
         """
         self._program, self._kinds, self._open = program, kinds, reached
         self.weight = np.where(kinds.runs, np.where(kinds.exclusive, kinds.needed, kinds.stored), 0.0)
@@ -70,7 +70,7 @@ class IntegerCounts:
         limits = [math.inf if kind.memory_bytes is None else kind.memory_bytes for kind in kinds.kinds]
         # Model bytes over a worker's memory bytes; 0 without a limit.
         self._model = np.where(reached, kinds.memory_bytes / np.maximum(limits, LEAST_BYTES), 0.0)
-        integer_counts = [index for index, kind in enumerate(kinds.kinds) if kind.count <= most_workers]
+        integer_counts = [index for index, kind in enumerate(kinds.kinds) if kind.count <= FEW]
         self.kind_of = pools_kind[np.isin(pools_kind, integer_counts)]  # class of each of the first `pools` columns
         columns = paid[np.isin(pools_kind, integer_counts)].tolist()
         most = [float(pool.count) for index in integer_counts for pool in kinds.kinds[index].pools]
@@ -122,13 +122,6 @@ class IntegerCounts:
         fit: Mask = np.where(there, np.maximum(models, taken), 0.0).sum(axis=0) <= room + LITTLE
         return fit
 
-    def gains(self, weights: Floats) -> Floats:
-        """Per choice and class, the sum of y's coefficients in these rows, each times the row's entry in `weights`."""
-        taken = np.where(self.taken >= 0, weights[self.taken], 0.0)[self._kinds.owner]
-        there = np.where(self.there >= 0, weights[self.there], 0.0)[self._kinds.owner]
-        gains: Floats = self.weight * taken + there
-        return gains
-
     def _room(self, pools: Indices) -> int:
         return self._program.row(-math.inf, 0.0, pools, -1.0)
 
@@ -148,6 +141,7 @@ class IntegerCounts:
         held = self._held(operators, kind, pools, whole=False)
         for operator, column, filled in zip(operators, columns, held, strict=True):
             self.there[operator, kind] = self._program.row(-math.inf, 0.0, [column], -1.0)
+            self._program.row(-math.inf, 0.0, [column, *pools], [1.0] + [-1.0] * len(pools))
             own = np.flatnonzero((self._kinds.owner == operator) & self._open[:, kind])
             shares = self._model[own, kind]
             most = float(shares.max())

@@ -1,4 +1,4 @@
-"""Selection and assignment of a whole fleet as one linear program over worker classes; users add the columns y.
+"""Selection and assignment of a whole fleet as one linear program over worker classes.
 
 Columns:
     z[c]         1 if choice c = (operator, variant) is made, one per operator. Where an operator's rates depend on
@@ -6,7 +6,8 @@ Columns:
     m[p]         workers paid in pool p; integer for classes of few workers
     f[b, a]      fraction of requests whose operators of bag b (of the tree decomposition) run in tiers a (bag_rows.py)
     g[e, c, t]   fraction of requests whose edge e carries the messages of choice c over t, a pair of different tiers
-    y[c, k]      fraction of requests whose operator runs choice c on workers of class k (rows: `entries`)
+    y[c, k]      fraction of requests whose operator runs choice c on workers of class k; of `RelaxedLp`, as exact
+                 programs have columns per group of workers in its place
 Rows:
     sum_c z[c] = 1 per operator; sum_k y[c, k] = z[c];
     sum of z[c] that assume a ratio = sum of z[c] of the upstream choices with that ratio;
@@ -30,7 +31,7 @@ import numpy as np
 from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
 from jellybean_solver.demand.ratio_options import ratio_options, ratio_representatives, ratios_key
 from jellybean_solver.fleet.delay_linearisation import Pace
-from jellybean_solver.fleet.integer_counts import FEW, IntegerCounts
+from jellybean_solver.fleet.integer_counts import IntegerCounts
 from jellybean_solver.fleet.worker_classes import Choice, Mask, worker_classes
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.flow_rows import add_flows, entry_shares
@@ -42,11 +43,10 @@ USED = 1e-6  # fraction of requests: smaller values are rounding errors
 
 
 class JointLp:
-    """The joint LP of a network and an accuracy target in percent; `fixed`: operator -> variant, where given.
+    """The joint LP of a network and an accuracy target in percent, without its columns y.
 
-    `possible`: False if no selection is feasible. `few_workers`: classes of at most so many workers get integer columns
-    for the branch and bound; 0 for programs that have their own worker counts. `common`: pools that are in no class
-    with other pools.
+    `fixed`: operator -> variant, where given. `possible`: False if no selection is feasible. `common`: pools that are
+    in no class with other pools.
     """
 
     def __init__(
@@ -55,10 +55,8 @@ class JointLp:
         target: float | None,
         fixed: Mapping[str, str],
         pace: Pace | None = None,
-        few_workers: int = FEW,
         common: Collection[str] = (),
     ) -> None:
-        self.few_workers = few_workers
         variants = {name: [v for v in own if fixed.get(name, v) == v] for name, own in network.runnable.items()}
         representatives = ratio_representatives(network.problem, variants)
         network = network.settled({name: own[0] for name, own in representatives.items() if len(own) == 1})
@@ -89,9 +87,6 @@ class JointLp:
         self._paid()
         self.flows = add_flows(self.program, self.network, self.network.demand({}))
         self._meet()
-        self.integer_counts = IntegerCounts(
-            self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind, self.few_workers
-        )
         self._messages()
         self._links()
         self.possible = add_accuracy(self.program, self.network.problem.accuracy, self._variant_columns(), target)
@@ -108,10 +103,21 @@ class JointLp:
         sizes = [len(kind.pools) for kind in self.kinds.kinds]
         return np.repeat(np.arange(len(sizes)), sizes)
 
-    def entries(self, choice: int, tier: int) -> tuple[list[int], list[float]]:
-        """Rows and coefficients of y[choice, k], equal for all classes k of the tier; without the rows of one class."""
+    def tier_entries(self, choice: int, tier: int) -> tuple[list[int], list[float]]:
+        """Rows and coefficients of y[choice, k] that are equal for all classes k of the tier."""
         rows = [int(self.total[choice]), int(self.meet[self.kinds.owner[choice], tier]), *self.leaving[choice][tier]]
         return rows, [1.0, 1.0] + [-1.0] * (len(rows) - 2)
+
+    def entries(self, choice: int, kind: int) -> tuple[list[int], list[float]]:
+        """Rows and coefficients of y[choice, kind], without the workers that it keeps busy."""
+        rows, values = self.tier_entries(choice, int(self.kinds.tier[kind]))
+        if self.full[kind] >= 0:
+            rows.append(int(self.full[kind]))
+            values.append(float(self.kinds.stored[choice, kind]))
+        if self.seconds is not None:
+            timed = self.timed[int(self.kinds.owner[choice])].tolist()
+            rows, values = rows + timed, values + [float(self.seconds[choice, kind])] * len(timed)
+        return rows, values
 
     def _choices(self) -> None:
         count = len(self.kinds.choices)
@@ -269,3 +275,25 @@ class JointLp:
         cost = np.concatenate(self.program.cost)
         cost[self.paid] = 0.0
         return float(cost @ values[: len(cost)])
+
+
+class RelaxedLp(JointLp):
+    """The joint LP with its columns y (`served`: by choice and class; -1 if it cannot run there) and integer counts."""
+
+    def __init__(
+        self, network: Network, target: float | None, fixed: Mapping[str, str], pace: Pace | None = None
+    ) -> None:
+        super().__init__(network, target, fixed, pace)
+        if not self.possible:
+            return
+        self.integer_counts = IntegerCounts(
+            self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind
+        )
+        self.served = np.full(self.open.shape, -1, np.int64)
+        self.served[self.open] = self.program.add_columns(np.zeros(int(self.open.sum())))
+        for choice, kind in np.argwhere(self.open).tolist():
+            rows, values = self.entries(choice, kind)
+            counted, weights = self.integer_counts.entries(choice, kind)
+            rows += [*counted, int(self.held[kind])]
+            values += [*weights, float(self.kinds.needed[choice, kind])]
+            self.program.fill(rows, [int(self.served[choice, kind])] * len(rows), values)

@@ -76,7 +76,7 @@ def exact_milp(
     pace = None if deadline_s is None else Pace(deadline_s - 2.0 * network.problem.hop_s)
     if pace is not None and pace.left_s <= 0.0:
         return None
-    joint_lp = JointLp(network, target, fixed or {}, pace, few_workers=0)
+    joint_lp = JointLp(network, target, fixed or {}, pace)
     if not joint_lp.possible:
         return None
     milp = ExactMilp(joint_lp, packed=int(joint_lp.open.sum()) <= MOST_PACKED)

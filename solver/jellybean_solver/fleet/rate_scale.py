@@ -35,7 +35,7 @@ def largest_rate_scale(network: Network, target: float | None, limits: SearchLim
 
     The value and the bound of the outcome are minus the factor, as outcomes are minimised.
     """
-    joint_lp = JointLp(network, target, {}, few_workers=0)
+    joint_lp = JointLp(network, target, {})
     if not joint_lp.possible:
         return Outcome(math.inf, None, None, math.inf, 0, Termination.OPTIMAL)
     milp = ExactMilp(joint_lp)

@@ -26,7 +26,7 @@ from jellybean_solver.fleet.ancestor_closure import where_possible
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.incumbent import DeadlineJudge, Incumbent
-from jellybean_solver.fleet.joint_lp import JointLp
+from jellybean_solver.fleet.joint_lp import RelaxedLp
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
 from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits, SearchSettings
@@ -65,7 +65,7 @@ class FleetSearch:
         self.limit, self.budget = limits.clock, limits.budget
         self.clock = self.limit.earlier(settings.grace_s, settings.grace_share)
         self.judge, self.settings = judge, settings
-        self.joint_lp = where_possible(JointLp(network, target, fixed, pace), target, fixed, pace)
+        self.joint_lp = where_possible(RelaxedLp(network, target, fixed, pace), target, fixed, pace)
         self.network = self.joint_lp.network
         small = self.joint_lp.possible and int(self.joint_lp.open.sum()) <= settings.middle_size
         self.is_middle = small and pace is None and judge is None
@@ -82,10 +82,7 @@ class FleetSearch:
         return SelectionRounding(self.relaxations[0], self.judge, self.gap, self.limit, self.settings)
 
     def under(self, left_s: float, limits: SearchLimits) -> FleetSearch:
-        """Set a new deadline (`left_s`: delay_linearisation.py) and new limits, and return this search.
-
-        Generated columns and rows are kept.
-        """
+        """Set a new deadline (`left_s`: delay_linearisation.py) and new limits, and return this search."""
         if self.pace is None:
             raise SolverError("a search without a pace has no deadline")
         self.pace, self.budget, self.limit = replace(self.pace, left_s=left_s), limits.budget, limits.clock

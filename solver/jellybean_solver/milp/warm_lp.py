@@ -1,9 +1,8 @@
-"""A linear program that HiGHS re-solves from the last basis while bounds, columns and rows change."""
+"""A linear program that HiGHS re-solves from the last basis while bounds change."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -25,30 +24,8 @@ class Optimum:
     duals: Floats
 
 
-@dataclass(slots=True)
-class Block:
-    """Columns (or rows) to add together: for each, the rows (columns) it has entries in, and the coefficients."""
-
-    starts: list[int]
-    indices: list[int]
-    values: list[float]
-
-    @staticmethod
-    def empty() -> Block:
-        return Block([], [], [])
-
-    def add(self, indices: Sequence[int], values: Sequence[float]) -> None:
-        """Add one column (row)."""
-        self.starts.append(len(self.indices))
-        self.indices.extend(indices)
-        self.values.extend(values)
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-
 class Linear:
-    """The linear relaxation of a `Program`, which may grow. Costs are not negative, so it is never unbounded.
+    """The linear relaxation of a `Program`. Costs are not negative, so it is never unbounded.
 
     `clock` limits the time of all solves together.
     """
@@ -60,14 +37,11 @@ class Linear:
             ("threads", 1),
             ("random_seed", 0),
             ("primal_feasibility_tolerance", FEASIBILITY_TOLERANCE),
+            ("presolve", "off"),  # a run that ends at the iteration limit within presolve would begin anew for ever
             ("simplex_iteration_limit", AT_A_TIME),
         ):
             self._highs.setOptionValue(option, value)
         self._highs.passModel(program.lp(relaxed=True))
-
-    @property
-    def columns(self) -> int:
-        return int(self._highs.getNumCol())
 
     def limit(self, columns: Indices, high: Floats, low: Floats | None = None) -> None:
         """Set column bounds; `low` is 0 by default."""
@@ -78,19 +52,6 @@ class Linear:
         """Set the upper side of these rows to `high`; they have no lower side."""
         for row in rows.tolist():
             self._highs.changeRowBounds(row, -math.inf, high)
-
-    def add_columns(self, block: Block) -> Indices:
-        """Add columns with lower bound 0 and no cost."""
-        first, count = self.columns, len(block)
-        free = np.full(count, math.inf)
-        self._highs.addCols(count, np.zeros(count), np.zeros(count), free, *_arrays(block))
-        return np.arange(first, first + count)
-
-    def add_rows(self, low: float, high: float, block: Block) -> Indices:
-        """Add rows that all range from `low` to `high`; returns their indices."""
-        first, count = int(self._highs.getNumRow()), len(block)
-        self._highs.addRows(count, np.full(count, low), np.full(count, high), *_arrays(block))
-        return np.arange(first, first + count)
 
     def solve(self) -> Optimum | None:
         """The optimum; None if infeasible. OutOfTimeError, or SolverError on a numerical failure."""
@@ -120,17 +81,3 @@ class Linear:
                 raise OutOfTimeError("time ended in a relaxation; allow more time")
             if status != highspy.HighsModelStatus.kIterationLimit:
                 return status
-
-    def ray(self) -> Floats | None:
-        """After an infeasible solve: Farkas multipliers of the rows, signed as duals; None if HiGHS has none."""
-        _, known, weights = self._highs.getDualRay()
-        return np.array(weights) if known else None
-
-
-def _arrays(block: Block) -> tuple[int, Indices, Indices, Floats]:
-    return (
-        len(block.indices),
-        np.array(block.starts, np.int32),
-        np.array(block.indices, np.int32),
-        np.array(block.values, float),
-    )

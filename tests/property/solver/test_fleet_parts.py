@@ -15,7 +15,7 @@ from jellybean_solver import Network, Pool, Problem
 from jellybean_solver.demand.memory import Memory
 from jellybean_solver.fleet.ancestor_closure import AncestorClosure
 from jellybean_solver.fleet.integer_counts import Box
-from jellybean_solver.fleet.joint_lp import JointLp
+from jellybean_solver.fleet.joint_lp import RelaxedLp
 from jellybean_solver.fleet.packing.bin_packing import Load, seat_together
 from jellybean_solver.fleet.packing.wrap_around_packing import chains_of, seated_in
 from jellybean_solver.fleet.relaxation import Point, Relaxation
@@ -25,41 +25,24 @@ from tests.strategies import problems
 from tests.support.examples import examples
 
 
-def _box(joint_lp: JointLp, random: object) -> Box:
+def _box(joint_lp: RelaxedLp, random: object) -> Box:
     draw: Callable[[], float] = random.random  # type: ignore[attr-defined]
     least = np.array([float(draw() < 0.1) for _ in joint_lp.integer_counts.most])
     most = np.array([one if draw() < 0.8 else max(1.0, one - 1.0) for one in joint_lp.integer_counts.most])
     return Box(np.array([draw() < 0.7 for _ in joint_lp.kinds.choices]), least, most)
 
 
-def _all_at_once(joint_lp: JointLp, box: Box) -> float:
-    """The relaxation with every column and row there from the start; inf when infeasible."""
-    program, kinds = joint_lp.program, joint_lp.kinds
-    small = joint_lp.open & (kinds.workers < 1.0) & ~kinds.exclusive
+def _all_at_once(joint_lp: RelaxedLp, box: Box) -> float:
+    """The relaxation of a box, solved anew with the box as rows; inf when infeasible."""
+    program = joint_lp.program
     for column in joint_lp.chosen[~box.allowed].tolist():
-        program.fill(program.add_rows(0.0, 0.0, 1), [column], 1.0)
+        program.row(0.0, 0.0, [column])
     program.fill(program.add_rows(box.least, box.most, len(box.most)), joint_lp.integer_counts.columns, 1.0)
-    presence: dict[tuple[int, int], int] = {}
-    for choice, kind in np.argwhere(joint_lp.open).tolist():
-        column = int(program.add_columns([0.0])[0])
-        rows, values = joint_lp.entries(choice, int(kinds.tier[kind]))
-        more, weights = joint_lp.integer_counts.entries(choice, kind)
-        rows, values = [*rows, *more, int(joint_lp.held[kind])], [*values, *weights, float(kinds.needed[choice, kind])]
-        if joint_lp.full[kind] >= 0:
-            rows, values = [*rows, int(joint_lp.full[kind])], [*values, float(kinds.stored[choice, kind])]
-        program.fill(rows, [column] * len(rows), values)
-        if small[kinds.owner == kinds.owner[choice], kind].any():
-            key = int(kinds.owner[choice]), kind
-            if key not in presence:
-                presence[key] = int(program.add_rows(-math.inf, 0.0, 1)[0])
-                pools = joint_lp.paid[joint_lp.pools_kind == kind]
-                program.fill([presence[key]] * len(pools), pools, -1.0)
-            program.fill([presence[key]], [column], 1.0)
     answer = program.solve(relaxed=True)
     return answer.bound
 
 
-def _check_left(relaxation: Relaxation, point: Point, joint_lp: JointLp, random: object) -> None:
+def _check_left(relaxation: Relaxation, point: Point, joint_lp: RelaxedLp, random: object) -> None:
     """A single selection with whole counts that is cheap enough is not ruled out."""
     draw: Callable[[], float] = random.random  # type: ignore[attr-defined]
     owner, most = joint_lp.kinds.owner, point.bound + draw() * (1.0 + abs(point.bound))
@@ -79,8 +62,8 @@ def _check_left(relaxation: Relaxation, point: Point, joint_lp: JointLp, random:
 @settings(max_examples=examples(40, nightly=400))
 @given(problems(limited=True), st.randoms(use_true_random=False))
 def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Problem, random: object) -> None:
-    def joint_lp() -> JointLp:
-        return JointLp(Network(problem), problem.slo.accuracy, {})
+    def joint_lp() -> RelaxedLp:
+        return RelaxedLp(Network(problem), problem.slo.accuracy, {})
 
     own = joint_lp()
     assume(own.possible)

@@ -87,7 +87,7 @@ class SelectionRounding:
 
     def exact_milp(self, selection: Selection) -> ExactMilp | None:
         """The exact MILP of one selection, None if it cannot run. The accuracy target is not part of it."""
-        joint_lp = JointLp(self.joint_lp.network, None, selection, few_workers=0)
+        joint_lp = JointLp(self.joint_lp.network, None, selection)
         return ExactMilp(joint_lp) if joint_lp.possible else None
 
     @contextmanager

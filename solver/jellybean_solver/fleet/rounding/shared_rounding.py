@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jellybean_solver.fleet.integer_counts import FEW
-from jellybean_solver.fleet.joint_lp import JointLp
+from jellybean_solver.fleet.joint_lp import RelaxedLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.packing.wrap_around_packing import Chain, chains_of
 from jellybean_solver.fleet.relaxation import Point
@@ -27,7 +27,7 @@ TIRED = 0.5  # share of the time at the start: with less left, the program is no
 
 
 def whole_near(
-    joint_lp: JointLp,
+    joint_lp: RelaxedLp,
     point: Point,
     most: Floats,
     *,
@@ -62,7 +62,7 @@ def whole_near(
 class _Near:
     """The joint LP's program with fixed selection and fixed counts of few workers; all other counts are integer."""
 
-    def __init__(self, joint_lp: JointLp, point: Point, most: Floats, more: int) -> None:
+    def __init__(self, joint_lp: RelaxedLp, point: Point, most: Floats, more: int) -> None:
         self.joint_lp, self.point, self.kinds = joint_lp, point, joint_lp.kinds
         integer_counts = joint_lp.integer_counts
         self.paid = np.bincount(
@@ -90,6 +90,7 @@ class _Near:
         own, integer_counts = self.joint_lp.program, self.joint_lp.integer_counts
         low, high, row_high = np.concatenate(own.low), np.concatenate(own.high), list(own.row_high)
         high[self.joint_lp.paid] = most
+        high[self.joint_lp.served[self.joint_lp.open]] = 0.0
         for row in self.joint_lp.link_rows.tolist():
             row_high[row] = self.joint_lp.links
         if self.joint_lp.seconds is not None:
@@ -118,20 +119,8 @@ class _Near:
         integer_counts = ~used & (kinds.counts[here] <= FEW)
         order = np.argsort(np.where(used, -1.0, np.where(integer_counts, math.inf, price)), kind="stable")
         for kind in here[order[: int(used.sum()) + min(more, int((~used & ~integer_counts).sum()))]].tolist():
-            column = self.program.column(0.0, 1.0)
-            self.served[operator, kind] = column
-            rows, values = joint_lp.entries(choice, tier)
-            extra, weights = joint_lp.integer_counts.entries(choice, kind)
-            rows, values = rows + extra, values + weights
-            rows.append(int(joint_lp.held[kind]))
-            values.append(float(kinds.needed[choice, kind]))
-            if joint_lp.full[kind] >= 0:
-                rows.append(int(joint_lp.full[kind]))
-                values.append(float(kinds.stored[choice, kind]))
-            if joint_lp.seconds is not None:
-                rows += joint_lp.timed[operator].tolist()
-                values += [float(joint_lp.seconds[choice, kind])] * len(joint_lp.timed[operator])
-            self.program.fill(rows, [column] * len(rows), values)
+            column = self.served[operator, kind] = int(joint_lp.served[choice, kind])
+            self.program.high[0][column] = 1.0
 
     def _together(self, index: int, kind: WorkerClass, operators: list[int]) -> None:
         kinds = self.kinds

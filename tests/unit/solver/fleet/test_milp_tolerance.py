@@ -19,7 +19,7 @@ OPTIMUM = 3.988176442  # USD/h, found and proven by a MILP of another formulatio
 @pytest.mark.slow
 def test_a_selection_made_by_a_row_costs_what_it_costs() -> None:
     problem = middle_problem(SEED)
-    joint_lp = JointLp(Network(problem), problem.accuracy_target, {}, few_workers=0)
+    joint_lp = JointLp(Network(problem), problem.accuracy_target, {})
     program = ExactMilp(joint_lp).program
     chosen = [
         column
