@@ -35,30 +35,24 @@ class ConcurrentMilp:
         *,
         running: RunningPlan | None = None,
         budget: float = math.inf,
-        ended: Event | None = None,
     ) -> None:
         """`target`: accuracy in percent; `fixed`: operator -> variant, where given.
 
         With a `running` plan costs and bounds include the migration from it; `budget` (USD per hour) never does.
-        `ended`: event set when a run ends; several MILPs may share one, so that a caller can wait for any of them.
         """
         self._problem, self._running, self._budget = (network, target, fixed), running, budget
         self._clock, self._is_accurate = clock, partial(is_accurate_enough, network.problem, target)
         self._run: ConcurrentSolve | None = None
         self._milp: ExactMilp | None = None
-        self._quick, self._ended = False, ended or Event()
+        self._ended = Event()
         self.cutoff = self.value = math.inf  # USD per hour: the last run's cutoff, its best plan
         self.bound = 0.0
         self.finished = False  # the last run has ended, at its gap or its time limit
         self.runs = 0
 
-    def start(self, cutoff: float, gap: float, *, quick: bool = False) -> None:
-        """Start a run for plans below `cutoff` (USD per hour), to a relative gap; stops a run in progress.
-
-        `quick`: as in `SolveLimits`.
-        """
+    def start(self, cutoff: float, gap: float) -> None:
+        """Start a run for plans below `cutoff` (USD per hour), to a relative gap; stops a run in progress."""
         self.close()
-        self._quick = quick
         if self._milp is None:
             self._milp = self._built()
         if self._milp is None:
@@ -67,7 +61,7 @@ class ConcurrentMilp:
         self.cutoff, self.value, self.finished = cutoff, cutoff, False
         self.runs += 1
         self._ended.clear()
-        limits = SolveLimits(gap, self._clock.left(), cutoff, quick=self._quick)
+        limits = SolveLimits(gap, self._clock.left(), cutoff)
         self._run = ConcurrentSolve(self._milp.program, limits, self._ended.set)
         self._run.start()
 
@@ -98,7 +92,7 @@ class ConcurrentMilp:
                 yield staff.selection, assignment
         if missed is not None:
             self._milp.exclude(missed)  # the accuracy rows overestimate it (accuracy_rows.py)
-            self.start(self.cutoff, 0.0, quick=self._quick)
+            self.start(self.cutoff, 0.0)
         elif answer is not None:
             self.finished = True
 
@@ -110,11 +104,6 @@ class ConcurrentMilp:
         for selection, assignment in self.found():
             if self._running is None:
                 yield selection, Attempt(assignment, -math.inf)
-
-    @property
-    def is_running(self) -> bool:
-        """True if a run is in progress."""
-        return self._run is not None and not self.finished
 
     def wait(self) -> None:
         """Block until a run ends, at most `POLL_S`."""

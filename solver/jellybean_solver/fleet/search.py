@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
-from threading import Event
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
@@ -67,14 +66,12 @@ class FleetSearch:
         self.judge, self.settings = judge, settings
         self.joint_lp = where_possible(RelaxedLp(network, target, fixed, pace), target, fixed, pace)
         self.network = self.joint_lp.network
-        small = self.joint_lp.possible and int(self.joint_lp.open.sum()) <= settings.middle_size
-        self.is_middle = small and pace is None and judge is None
         self.gap = limits.gap
 
     @cached_property
     def relaxations(self) -> tuple[Relaxation, ...]:
-        """Warm-started relaxations: two, for two threads; one if the MILP uses the second core from the start."""
-        return tuple(Relaxation(self.joint_lp, self.clock) for _ in range(1 if self.is_middle else 2))
+        """Warm-started relaxations: two, for two threads."""
+        return tuple(Relaxation(self.joint_lp, self.clock) for _ in range(2))
 
     @cached_property
     def rounding(self) -> SelectionRounding:
@@ -107,22 +104,19 @@ class FleetSearch:
         try:
             bound = search.run()
         finally:
-            for milp in search.milps:
-                milp.close()
-        bound = max(bound, search.milp_bound)
+            search.milp.close()
+        bound = max(bound, search.milp.bound)
         if incumbent.of_thread and bound >= incumbent.goal():
             self._reproduce(incumbent)
         late = search.out_of_time or self.clock.left() == 0.0
         return self._outcome(incumbent, bound, len(search.visited), late)
 
     def _tree_search(self, incumbent: Incumbent) -> TreeSearch:
-        problem, ended = (self.network, self.target, self.fixed, self.clock), Event()
         parts = SearchParts(
             relaxations=self.relaxations,
             rounding=self.rounding,
             incumbent=incumbent,
-            milp=ConcurrentMilp(*problem, ended=ended),
-            early=ConcurrentMilp(*problem, ended=ended) if self.is_middle else None,
+            milp=ConcurrentMilp(self.network, self.target, self.fixed, self.clock),
             clock=self.clock,
             settings=self.settings,
             is_paced=self.pace is not None,

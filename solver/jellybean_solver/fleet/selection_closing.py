@@ -1,9 +1,4 @@
-"""Exact MILPs of single selections, cheapest bound first, while the exact MILP of all selections goes on.
-
-At most two MILPs run at once. If one has run from the start (`early`), the first selection is solved beside it; then
-the MILP of all selections starts a second time, with that plan as its cutoff. Further selections wait until one of
-the two MILPs ends.
-"""
+"""Exact MILPs of single selections, cheapest bound first, while the exact MILP of all selections goes on."""
 
 from __future__ import annotations
 
@@ -27,10 +22,8 @@ class SelectionClosing:
     `exact_bounds`: lower bounds (USD per hour) of the selections solved, by their variants.
     """
 
-    def __init__(
-        self, rounding: SelectionRounding, milp: ConcurrentMilp, early: ConcurrentMilp | None, incumbent: Incumbent
-    ) -> None:
-        self.rounding, self.milp, self.early, self.incumbent = rounding, milp, early, incumbent
+    def __init__(self, rounding: SelectionRounding, milp: ConcurrentMilp, incumbent: Incumbent) -> None:
+        self.rounding, self.milp, self.incumbent = rounding, milp, incumbent
         self.exact_bounds: dict[tuple[str, ...], float] = {}
 
     def close_cheapest(
@@ -41,12 +34,7 @@ class SelectionClosing:
         Returns the lower bound of the selection solved in USD per hour, inf if none was. `selection_of`: variants of a
         mask of choices. `is_closed`: polled during the solve; True stops it.
         """
-        is_accompanied = self.early is not None and self.early.is_running
-        if not is_accompanied or self.exact_bounds:
-            self._start()
-            if is_accompanied and self.milp.is_running:
-                self.milp.wait()
-                return math.inf
+        self._start()
         node = tree.part()
         if node is None:
             return math.inf
@@ -63,7 +51,7 @@ class SelectionClosing:
         goal = self.incumbent.goal()
         stale = goal < self.milp.value * (1.0 - self.rounding.settings.restart_below)
         if not self.milp.runs or (self.milp.runs == 1 and stale):
-            self.milp.start(goal, self.incumbent.gap, quick=self.early is not None)
+            self.milp.start(goal, self.incumbent.gap)
 
     def _solve(self, selection: Selection, is_closed: Callable[[], bool]) -> float:
         """Solve the exact MILP of one selection for a cheaper plan. Returns its lower bound in USD per hour."""

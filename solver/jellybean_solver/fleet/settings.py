@@ -21,7 +21,7 @@ class SearchLimits:
 class SearchSettings:
     """Effort of the search. "Share of the gap" refers to the requested gap, or to `coarse_gap` if that is wider."""
 
-    middle_size: int = 2_000  # (choice, worker class) pairs up to which the joint MILP runs from the start
+    middle_size: int = 2_000  # (choice, worker class) pairs up to which a plan is proven exactly
     coarse_gap: float = 1e-3  # relative; heuristics aim no finer, even if the requested gap is smaller
     restart_below: float = 1e-2  # relative: an incumbent cheaper by this than the joint MILP's best restarts it once
     guesses: tuple[float, ...] = (0.012, 0.03, math.inf)  # per pass: assumed excess of the optimum over the root bound

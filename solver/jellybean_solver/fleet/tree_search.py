@@ -29,7 +29,6 @@ class SearchParts:
 
     `relaxations`: warm-started; two solve both children of a node concurrently.
     `milp`: exact MILP that starts when only integral nodes are left at the bound.
-    `early`: exact MILP that starts after the first plan, on problems of middle size; else None.
     `is_paced`: True if there is a deadline on the linearised delay.
     """
 
@@ -37,7 +36,6 @@ class SearchParts:
     rounding: SelectionRounding
     incumbent: Incumbent
     milp: ConcurrentMilp
-    early: ConcurrentMilp | None
     clock: Clock
     settings: SearchSettings
     is_paced: bool
@@ -52,8 +50,7 @@ class TreeSearch:
     """One search. `most_relaxations`: after so many, a search under a deadline ends with the plans it has."""
 
     def __init__(self, parts: SearchParts) -> None:
-        self.parts, self.incumbent, self.milp, self.early = parts, parts.incumbent, parts.milp, parts.early
-        self.milps = (parts.milp,) if parts.early is None else (parts.milp, parts.early)
+        self.parts, self.incumbent, self.milp = parts, parts.incumbent, parts.milp
         self.clock, self.settings, self.judge = parts.clock, parts.settings, parts.incumbent.judge
         self.relaxation, self.rounding = parts.relaxations[0], parts.rounding
         self.joint_lp = self.relaxation.joint_lp
@@ -72,16 +69,12 @@ class TreeSearch:
         bound = 0.0
         if not self.parts.is_paced:
             self._find_first()
-        # The tree closes a wide gap alone, and then always with the same plan.
-        is_wide = self.incumbent.gap > self.settings.coarse_gap and self.incumbent.assignment is not None
-        if self.early is not None and not is_wide:
-            self.early.start(self.incumbent.goal(), self.incumbent.gap)
         for share in self.settings.guesses if not self.parts.is_paced else (math.inf,):
             bound = max(bound, self._pass(share))
             if bound >= self.incumbent.goal() or self._is_closed() or self._is_last() or self.clock.left() == 0.0:
                 break
         self._repair_first()
-        return max(bound, self.milp_bound)
+        return max(bound, self.milp.bound)
 
     def prove(self, most: float, relaxations: int) -> float:
         """A lower bound on the cost of all plans (USD per hour, at most `most`) from so many solved relaxations."""
@@ -131,7 +124,7 @@ class TreeSearch:
         if self.parts.is_paced:
             return tree.bound()
         self._polish(tree)
-        closing = SelectionClosing(self.rounding, self.milp, self.early, self.incumbent)
+        closing = SelectionClosing(self.rounding, self.milp, self.incumbent)
         while tree.bound() < self._enough() and self.clock.left() != 0.0:
             if tree.least_whole() > tree.bound():
                 self._explore(tree, tree.least_whole)
@@ -252,16 +245,10 @@ class TreeSearch:
         return min(self.incumbent.cost * (1.0 - share), self.guess)
 
     def _is_closed(self) -> bool:
-        """True if a concurrent MILP has proven the incumbent optimal to the gap; takes the plans found by the MILPs."""
-        for milp in self.milps:
-            for selection, found in milp.found():
-                self.incumbent.take(selection, found, of_thread=True)
-        return self.milp_bound >= self.incumbent.goal()
-
-    @property
-    def milp_bound(self) -> float:
-        """The best lower bound that the exact MILPs have proven, USD per hour."""
-        return max(milp.bound for milp in self.milps)
+        """True if the concurrent MILP has proven the incumbent optimal to the gap; takes the plans that it found."""
+        for selection, found in self.milp.found():
+            self.incumbent.take(selection, found, of_thread=True)
+        return self.milp.bound >= self.incumbent.goal()
 
     def _is_last(self) -> bool:
         """True if the guess does not prune plans cheaper than the incumbent, so that this pass is the last."""
