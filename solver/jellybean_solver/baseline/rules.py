@@ -12,7 +12,8 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import distinct_usd
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
-from jellybean_solver.model.evaluate import Evaluation, carried_bytes_per_s, evaluate
+from jellybean_solver.model.evaluate import Evaluation, evaluate
+from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.missing_links import missing_link_text, missing_links
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
@@ -103,7 +104,7 @@ def baselines(
 
 def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
     """The cheapest plan of each workflow in turn, on the workers and bandwidth that the earlier ones leave."""
-    total, selection, status = Cost(0.0, 0.0), dict[str, str](), "optimal"
+    total, selection, status = Cost(), dict[str, str](), "optimal"
     left, plans = problem, list[Plan]()
     for workflow in problem.workflows:
         one = replace(single_workflow(problem, workflow), pools=left.pools, links=left.links)
@@ -118,8 +119,8 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
         if plan is None:
             note = f"infeasible: what is left does not suffice for {workflow.name}"
             return Baseline(name, "infeasible", note=note)
-        cost, evaluation = plan.cost, evaluate(one, plan)
-        total = Cost(total.compute_usd_per_h + cost.compute_usd_per_h, total.network_usd_per_h + cost.network_usd_per_h)
+        evaluation = evaluate(one, plan)
+        total += plan.cost
         selection |= plan.selection
         plans.append(plan)
         status = status if plan.certificate.is_optimal else plan.certificate.termination
@@ -145,16 +146,15 @@ def _cheapest_of_one(problem: Problem, gap: float, clock: Clock) -> Solution:
 
 def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
     """The problem without the workers and bandwidth that the plan uses."""
-    carried = carried_bytes_per_s(evaluation.crossings)
+    carried = {use.tiers: use.bytes_per_s for use in link_uses(evaluation.plan, evaluation.flows)}
     used = Counter(worker.pool for worker in plan.workers)
 
     def narrower(link: Link) -> Link:
         limit = link.bandwidth_bytes_per_s
         if limit is None:
             return link
-        tiers = link.upstream_tier, link.downstream_tier
         margin = limit / (problem.usable_bytes_per_s(link) or limit)
-        rest = limit - margin * carried.get(tiers, 0.0) / problem.sites.get(tiers[0], 1)
+        rest = limit - margin * carried.get(link.tiers, 0.0) / problem.sites_of(link.upstream_tier)
         return replace(link, bandwidth_bytes_per_s=max(rest, 1e-9 * limit))  # a full link keeps a negligible bandwidth
 
     pools = tuple(replace(pool, count=pool.count - used[pool.name]) for pool in problem.pools)

@@ -14,7 +14,8 @@ import numpy as np
 from jellybean_solver.beside.after_losses import PartAfterLosses
 from jellybean_solver.beside.kept import Kept
 from jellybean_solver.decomposition.split import split
-from jellybean_solver.model.evaluate import carried_bytes_per_s, cost_and_traffic
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.loss import losses
 from jellybean_solver.model.loss_checks import RouteLoads
@@ -22,7 +23,7 @@ from jellybean_solver.model.margin import longer_time
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Link, Pool, Problem, Sharing
-from jellybean_solver.model.resources import used, without_price
+from jellybean_solver.model.resources import without_price
 from jellybean_solver.model.targets import LossKind
 from jellybean_solver.model.workflow import Variant
 
@@ -77,9 +78,9 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
     links = [link for link in own.links if link.upstream_tier in tiers and link.downstream_tier in tiers]
     spent, carried, uses = 0.0, dict[tuple[str, str], float](), dict[str, float]()
     if _has_common(own, links, kept.plan):
-        cost, crossings = cost_and_traffic(stays, kept.plan)
-        spent, carried = cost.total_usd_per_h, dict(carried_bytes_per_s(crossings))
-        uses = dict(used(stays, kept.plan.workers, carried))
+        score = evaluate(stays, kept.plan)
+        spent, uses = score.cost.total_usd_per_h, dict(score.plan.uses)
+        carried = {use.tiers: use.bytes_per_s for use in link_uses(score.plan, score.flows)}
         carried |= {ends: max(sent, carried.get(ends, 0.0)) for ends, sent in most.carried.items()}
     left = replace(
         own,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import GIB, Problem
+from jellybean_solver.model.problem import GIB, BetweenTiers, Problem
 from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.model.workflow import Edge, EdgeKind
 
@@ -20,7 +20,7 @@ WorkerShares = Mapping[tuple[str, str], float]  # (operator, worker) -> fraction
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(BetweenTiers):
     """Messages from an operator in one pool, or from a source, to a downstream operator in one pool."""
 
     upstream: str
@@ -49,7 +49,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkUse:
+class LinkUse(BetweenTiers):
     """Traffic on one link, or on the identical links of all `sites` together.
 
     `use`: fraction of the bandwidth that is used, None if the bandwidth is unlimited.
@@ -128,17 +128,15 @@ def traffic_usd_per_h(bytes_per_s: float, price_usd_per_gib: float) -> float:
 
 def flows(plan: Plan) -> tuple[Flow, ...]:
     """All flows of a plan, by downstream operator, at the plan's own rates and message sizes."""
-    source_by_name = {source.name: source for source in plan.sources}
-    price = {link.tiers: link.price_usd_per_gib for link in plan.links}
+    source_by_name = plan.source_by_name
     tier_of = {worker.pool: worker.tier for worker in plan.workers}
 
     def pool(route: Route, name: str) -> str:
         return "" if name in source_by_name else plan.worker_by_name[route.workers[name]].pool
 
-    edges = [edge for operator in plan.operators for edge in operator.inputs]
     found: dict[tuple[Edge, str, str], Flow] = {}
     for part in selection_shares(plan):
-        for (edge, there, here), weight in edge_weights(part.routes, edges, pool).items():
+        for (edge, there, here), weight in edge_weights(part.routes, plan.edges, pool).items():
             source = source_by_name.get(edge.upstream)
             if source is None:
                 upstream = plan.operator_by_name[edge.upstream].with_variant(part.selection[edge.upstream])
@@ -148,12 +146,12 @@ def flows(plan: Plan) -> tuple[Flow, ...]:
             # A fan-out sends one message per child, a gather one per child that it waits for.
             sender = edge.downstream if edge.kind is EdgeKind.FAN_OUT else edge.upstream
             if source is not None and edge.kind is not EdgeKind.FAN_OUT:
-                rate = source.rate_per_s * plan.sites_of(tier)
+                rate = plan.rate_in_all_sites(source)
             else:
                 rate = part.rates_per_s[sender]
             messages = weight * rate
-            paid = price.get((tier, tier_of[here]), 0.0) if tier != tier_of[here] else 0.0
-            cost = traffic_usd_per_h(messages * size, paid)
+            link = plan.link_by_tiers.get((tier, tier_of[here]))
+            cost = 0.0 if link is None else traffic_usd_per_h(messages * size, link.price_usd_per_gib)
             ends = edge.upstream, there or None, tier, edge.downstream, here, tier_of[here]
             one = Flow(*ends, messages, messages * size, cost)
             known = found.get((edge, there, here))
@@ -161,19 +159,18 @@ def flows(plan: Plan) -> tuple[Flow, ...]:
     return tuple(found.values())
 
 
-def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
-    """The traffic on each link of a plan, in the order of `plan.links`."""
+def link_uses(plan: Plan, traffic: Iterable[Flow] | None = None) -> tuple[LinkUse, ...]:
+    """The traffic on each link of a plan, in the order of `plan.links`. `traffic`: its flows, if they are known."""
     carried: dict[tuple[str, str], list[Flow]] = {}
-    for flow in flows(plan):
-        carried.setdefault((flow.upstream_tier, flow.downstream_tier), []).append(flow)
+    for flow in flows(plan) if traffic is None else traffic:
+        carried.setdefault(flow.tiers, []).append(flow)
     found: list[LinkUse] = []
     for link in plan.links:
-        ends = link.tiers
-        on_link = carried.get(ends, [])
+        on_link = carried.get(link.tiers, [])
         rate = sum(flow.bytes_per_s for flow in on_link)
         sites = plan.sites_of(link.upstream_tier)
         use = rate / sites / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else None
-        found.append(LinkUse(*ends, rate, sum(flow.cost_usd_per_h for flow in on_link), use, sites))
+        found.append(LinkUse(*link.tiers, rate, sum(flow.cost_usd_per_h for flow in on_link), use, sites))
     return tuple(found)
 
 

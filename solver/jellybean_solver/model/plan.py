@@ -24,12 +24,15 @@ LEAST_PENALTY = 1e-9  # USD per hour; a penalty below it is a rounding error
 class Cost:
     """USD per hour."""
 
-    compute_usd_per_h: float
-    network_usd_per_h: float
+    compute_usd_per_h: float = 0.0
+    network_usd_per_h: float = 0.0
 
     @property
     def total_usd_per_h(self) -> float:
         return self.compute_usd_per_h + self.network_usd_per_h
+
+    def __add__(self, more: Cost) -> Cost:
+        return Cost(self.compute_usd_per_h + more.compute_usd_per_h, self.network_usd_per_h + more.network_usd_per_h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,12 @@ class PlannedOperator:
         return self.variant if stage is None else f"{stage.variant}.{stage.first}-{stage.last}"
 
     def request_s(self, pool: str) -> float:
-        """Seconds of a worker's time per request in full batches, from `load_s`, the time for capacity planning."""
-        return request_s(self.service[pool], self.batch[pool])
+        """Seconds of a worker's time per request in full batches, from `load_s`, the time for capacity planning.
+
+        0 without a profile of its batch size in the pool.
+        """
+        times, batch = self.service.get(pool, {}), self.batch.get(pool, 0)
+        return request_s(times, batch) if batch in times else 0.0
 
     def mean_request_s(self, pool: str) -> float:
         """Mean seconds of a worker's time per request in full batches, from `mean_s`."""
@@ -345,6 +352,13 @@ class Plan(Workload[PlannedOperator, PlannedAudit]):
         operator = self.operator_by_name[name]
         variant = self.worker_by_name[worker].variants.get(name) if operator.others else None
         return operator if variant is None else operator.with_variant(variant)
+
+    def load_of(self, worker: PlannedWorker) -> float:
+        """The fraction of time that a worker is busy at its rates."""
+        return sum(
+            rate * self.operator_at(name, worker.name).request_s(worker.pool)
+            for name, rate in worker.rates_per_s.items()
+        )
 
     @cached_property
     def worker_by_name(self) -> Mapping[str, PlannedWorker]:

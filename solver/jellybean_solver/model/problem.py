@@ -87,8 +87,21 @@ class Pool:
     uses: Mapping[str, float] = field(default_factory=dict, hash=False, metadata={"said": "if any are stated"})
 
 
+class BetweenTiers:
+    """What goes from one tier to another, or stays in one."""
+
+    __slots__ = ()
+    upstream_tier: str
+    downstream_tier: str
+
+    @property
+    def tiers(self) -> tuple[str, str]:
+        """Its two ends."""
+        return self.upstream_tier, self.downstream_tier
+
+
 @dataclass(frozen=True, slots=True)
-class Link:
+class Link(BetweenTiers):
     """One direction of the connection between two tiers, once per site of the lower tier. Bandwidth None: unlimited.
 
     `uses`: resource -> what a GiB takes of it.
@@ -100,11 +113,6 @@ class Link:
     bandwidth_bytes_per_s: float | None = None
     latency_s: float = 0.0
     uses: Mapping[str, float] = field(default_factory=dict, hash=False, metadata={"said": "if any are stated"})
-
-    @property
-    def tiers(self) -> tuple[str, str]:
-        """Its two ends."""
-        return self.upstream_tier, self.downstream_tier
 
 
 AnyOperator = TypeVar("AnyOperator", bound=GraphNode)

@@ -31,15 +31,12 @@ def mean(known: Known) -> float | None:
     return values[0][0] if len(values) == 1 else sum(value * share for value, share in values)
 
 
-def accuracy_violations(problem: Problem, selections: Shares | None) -> Iterator[str]:
-    """Sentences on accuracies that are below their targets by more than a tolerance.
-
-    `selections`: None if the plan has variants that are unknown to the problem.
-    """
-    found = {} if selections is None else reached(problem, selections)
+def accuracy_violations(problem: Problem, selections: Shares) -> Iterator[str]:
+    """Sentences on accuracies that are below their targets by more than a tolerance."""
+    found = reached(problem, selections)
     more = (problem.slo.accuracy or 0.0) if problem.workflows else 0.0
     for name, slo in problem.slo_by_workflow.items():
-        known, of = found.get(name, [(None, 1.0)]), f"{name}: " if name else ""
+        known, of = found[name], f"{name}: " if name else ""
         if slo.accuracy is not None:
             for value, _ in known:
                 yield from _below(value, slo.accuracy + more, of)

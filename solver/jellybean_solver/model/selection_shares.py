@@ -52,6 +52,11 @@ def routes_by_selection(plan: Plan) -> Sequence[tuple[Mapping[str, str], tuple[R
     return [(dict(selection), tuple(routes)) for selection, routes in found.items()]
 
 
+def shares_of_selections(plan: Plan) -> Sequence[tuple[Mapping[str, str], float]]:
+    """The selections of requests, each with the fraction of the requests, or of those of its workflow, that get it."""
+    return [(selection, sum(route.weight for route in routes)) for selection, routes in routes_by_selection(plan)]
+
+
 def selection_shares(plan: Plan) -> tuple[SelectionShare, ...]:
     """The plan's requests by the selection that they get."""
     if not plan.mixes:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
-from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.flows import worker_shares
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.planned_audits import planned_audits
-from jellybean_solver.model.problem import Problem
-from jellybean_solver.model.selection_shares import routes_by_selection
+from jellybean_solver.model.problem import Pool, Problem
+from jellybean_solver.model.selection_shares import routes_by_selection, shares_of_selections
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.model.workflow import Edge, EdgeKind
+
+# What a worker has of its pool, by the names of the fields.
+_OF_POOL = {one.name for one in fields(Pool)} & {one.name for one in fields(PlannedWorker)} - {"name", "tier"}
 
 
 def with_figures(problem: Problem, plan: Plan) -> Plan:
@@ -27,35 +29,21 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
     for worker in workers:
         for name in worker.rates_per_s:
             runs[name].append(worker)
-    operators = {operator.name: _operator(problem, operator, runs[operator.name], rates) for operator in plan.operators}
-
-    def busy(worker: PlannedWorker, name: str) -> float:
-        planned = operators[name]
-        if name in worker.variants:
-            planned = planned.with_variant(worker.variants[name])
-        return worker.rates_per_s[name] * planned.request_s(worker.pool)
-
-    return replace(
+    audits = {} if problem.workflows else planned_audits(problem, plan, shares_of_selections(plan))
+    stated = replace(
         plan,
         tiers=problem.tiers,
         sources=problem.sources,
-        operators=tuple(operators.values()),
-        workers=tuple(replace(w, load=sum(busy(w, name) for name in w.rates_per_s)) for w in workers),
+        operators=tuple(_operator(problem, one, runs[one.name], rates) for one in plan.operators),
+        workers=tuple(workers),
         links=problem.links,
         slo=problem.slo,
         utilisation=problem.utilisation,
         hop_s=problem.hop_s,
         sites={tier: count for tier, count in problem.sites.items() if count > 1},
-        audit=_audit(problem, plan),
+        audit=audits.get(""),  # those of several workflows are stated with their accuracies
     )
-
-
-def _audit(problem: Problem, plan: Plan) -> PlannedAudit | None:
-    """The audit of the only workflow; those of several are stated with their accuracies."""
-    if problem.audit is None:
-        return None
-    parts = [(selection, sum(route.weight for route in routes)) for selection, routes in routes_by_selection(plan)]
-    return planned_audits(problem, plan, parts)[""]
+    return replace(stated, workers=tuple(replace(worker, load=stated.load_of(worker)) for worker in workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +61,17 @@ class _Rates:
 def _rates(problem: Problem, plan: Plan) -> _Rates:
     by_worker: dict[str, dict[str, float]] = {}
     by_operator = {source.name: problem.rate_per_s[source.name] for source in problem.sources}
-    tier_of = {worker.name: worker.tier for worker in plan.workers}
     edges: dict[str, tuple[Edge, ...]] = {}
     for selection, routes in routes_by_selection(plan):
         own = settled(problem, selection)
         share = sum(route.weight for route in routes) if plan.mixes else 1.0
         for name in selection:
             by_operator[name] = by_operator.get(name, 0.0) + share * own.rate_per_s[name]
+            edges[name] = own.operator_by_name[name].inputs
         for (name, worker), weight in worker_shares(routes).items():
-            if name in own.operator_by_name:
-                rate = own.rate_per_s[name] * weight / own.sites_of(tier_of.get(worker, ""))
-                known = by_worker.setdefault(worker, {})
-                known[name] = known.get(name, 0.0) + rate
-        edges |= {operator.name: operator.inputs for operator in own.operators if operator.name in selection}
+            rate = own.rate_per_s[name] * weight / own.sites_of(plan.worker_by_name[worker].tier)
+            known = by_worker.setdefault(worker, {})
+            known[name] = known.get(name, 0.0) + rate
     if plan.mixes:
         edges = {name: tuple(_mean_ratio(edge, by_operator) for edge in own) for name, own in edges.items()}
     return _Rates(by_worker, by_operator, edges)
@@ -107,19 +93,7 @@ def _worker(problem: Problem, worker: PlannedWorker, rates: Mapping[str, float])
 def with_pool_figures(problem: Problem, worker: PlannedWorker) -> PlannedWorker:
     """The worker with its pool's price, device, memory and speed; unchanged if the problem has no such pool."""
     pool = problem.pool_by_name.get(worker.pool)
-    if pool is None:
-        return worker
-    return replace(
-        worker,
-        price_usd_per_h=pool.price_usd_per_h,
-        sharing=pool.sharing,
-        memory_bytes=pool.memory_bytes,
-        speed=pool.speed,
-        device=pool.device,
-        device_options=pool.device_options,
-        device_memory_bytes=pool.device_memory_bytes,
-        terms=pool.terms,
-    )
+    return worker if pool is None else replace(worker, **{name: getattr(pool, name) for name in _OF_POOL})
 
 
 def _operator(
@@ -128,10 +102,11 @@ def _operator(
     """The operator with the figures of its variants. `runs`: the workers that run it."""
     name = planned.name
     if not planned.others:
-        return _of_variant(problem, planned, runs, rates)
+        return _of_variant(problem, planned, (worker.pool for worker in runs), rates)
+    pools = [(worker.variants.get(name, planned.variant), worker.pool) for worker in runs]
     found = [
         replace(
-            _of_variant(problem, one, [w for w in runs if w.variants[name] == one.variant], rates),
+            _of_variant(problem, one, (pool for variant, pool in pools if variant == one.variant), rates),
             ratios=dict(problem.operator_by_name[name].variant(one.variant).ratios),
             others=(),
         )
@@ -140,29 +115,30 @@ def _operator(
     return replace(found[0], others=tuple(found[1:]))
 
 
-def _of_variant(
-    problem: Problem, planned: PlannedOperator, workers: Sequence[PlannedWorker], rates: _Rates
-) -> PlannedOperator:
+def _of_variant(problem: Problem, planned: PlannedOperator, pools: Iterable[str], rates: _Rates) -> PlannedOperator:
+    """The operator with the figures of its first variant, in these pools."""
     operator = problem.operator_by_name[planned.name]
     variant = operator.variant(planned.variant)
-    pools = dict.fromkeys(worker.pool for worker in workers)
-    service = {}
-    for pool in pools:
-        times, batch = variant.service.get(pool, {}), planned.batch[pool]
-        known = {size: times[size] for size in sorted(times) if size <= batch}
-        service[pool] = known if batch in known else planned.service[pool]
+    batch = {pool: planned.batch[pool] for pool in dict.fromkeys(pools) if pool in planned.batch}
+    service = dict(planned.service)
+    for pool, size in batch.items():
+        times = variant.service.get(pool, {})
+        if size in times:
+            service[pool] = {own: times[own] for own in sorted(times) if own <= size}
     return replace(
         planned,
         inputs=rates.edges[planned.name],
         rate_per_s=rates.by_operator[planned.name],
-        batch={pool: planned.batch[pool] for pool in pools},
-        service=service,
+        batch=batch,
+        service={pool: service[pool] for pool in batch if pool in service},
         message_bytes=dict(variant.message_bytes),
-        memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
-        device_memory_bytes={
-            pool: variant.device_memory_bytes[pool] for pool in pools if pool in variant.device_memory_bytes
-        },
+        memory_bytes=_in(batch, variant.memory_bytes),
+        device_memory_bytes=_in(batch, variant.device_memory_bytes),
         children=variant.children,
         stage=variant.stage,
         state=operator.state,
     )
+
+
+def _in(pools: Iterable[str], table: Mapping[str, float]) -> Mapping[str, float]:
+    return {pool: table[pool] for pool in pools if pool in table}

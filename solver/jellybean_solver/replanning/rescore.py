@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jellybean_solver.model.evaluate import Evaluation, evaluate, unknown_choices
+from jellybean_solver.model.evaluate import Evaluation, evaluate, misfits
 from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.left_out import left_out, served
 from jellybean_solver.model.plan import Plan
@@ -22,7 +22,7 @@ def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, 
     the plan runs.
     """
     problem = as_planned(problem, plan)
-    if any(unknown_choices(served(problem, plan), plan)):
+    if any(misfits(served(problem, plan), plan)):
         score = evaluate(problem, plan)
         return plan, score, score.complaints
     wrong = tuple(_other_models(problem, plan))

@@ -64,7 +64,7 @@ def _cheapest_on_free_workers(both: Problem, problem: Problem, before: Plan) -> 
     used = Counter(worker.pool for worker in before.workers)
     pools = tuple(replace(pool, count=pool.count - used[pool.name]) for pool in problem.pools)
     crossings = evaluate(restricted(both, {"a"}), before).crossings
-    crossed = {(one.upstream_tier, one.downstream_tier) for one in crossings}
+    crossed = {one.tiers for one in crossings}
     links = tuple(
         link
         for link in problem.links
