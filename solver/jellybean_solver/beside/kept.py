@@ -141,12 +141,9 @@ def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
             own = replace(worker, rates_per_s=rates, load=load, variants=variants)
             staff.append(with_pool_figures(problem, own))
     return replace(
-        plan,
-        sources=tuple(source for source in plan.sources if owned(source.name)),
-        operators=operators,
+        restricted(plan, workflows),
         workers=tuple(staff),
         routes=tuple(routes),
-        workflows=tuple(workflow for workflow in plan.workflows if workflow.name in workflows),
         fallbacks=tuple(
             Fallback(one.lost, (), tuple(one.weights[number] for number in numbers))
             for one in plan.fallbacks

@@ -261,12 +261,14 @@ class _Scorer:
 
     def losses(self) -> Iterator[str]:
         """What the plan may lose by its targets, and does not bear."""
+        if not self.problem.survives and not self.plan.fallbacks:
+            return
         after = RoutesAfterLoss(self.problem, self.plan)
         wrong = [one.lost for one in self.plan.fallbacks if not _is_share_of_each(after, one)]
         if wrong:
             yield f"the fallback for {wrong[0]} does not state a share for each route, or more than all requests"
             return
-        for lost, reason in losses_that_break(self.problem, self.plan, LIMIT_TOLERANCE):
+        for lost, reason in losses_that_break(self.problem, self.stated, LIMIT_TOLERANCE):
             yield f"survive: without {lost}, {reason}"
 
     def cost_by_operator(self) -> Mapping[str, Cost]:

@@ -201,42 +201,25 @@ def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:
     kept = survivors(problem, plan, loss)
     if not shares or any(name in after.workflow and name not in shares for name in kept):
         return None
-    problem = _served(problem, shares, kept)
+
+    def targets(workflow: str, slo: Slo) -> Slo:
+        return slo if workflow in kept else Slo(margin=slo.margin)  # how uncertain rates and times are
+
+    def left(source: Source) -> Source:
+        share = shares[problem.workflow_of(source.name)]
+        return replace(source, rate_per_s=source.rate_per_s * share, streams=round(source.streams * share))
+
+    asked = with_slos(restricted(problem, shares), targets)
     taken = zip(plan.routes, weights, after.workflow, strict=True)
     routes = tuple(
         replace(route, weight=weight / shares[of]) for route, weight, of in taken if weight > 0 and of in shares
     )
     used = {name for route in routes for name in route.workers.values()}
-    left = replace(
-        plan,
-        operators=tuple(one for one in plan.operators if problem.workflow_of(one.name) in shares),
+    served = replace(
+        with_slos(restricted(plan, shares), targets),
         workers=tuple(replace(one, rates_per_s={}) for one in plan.workers if one.name in used),
         routes=routes,
-        workflows=tuple(
-            one if one.name in kept else replace(one, slo=without_targets(one.slo))
-            for one in plan.workflows
-            if one.name in shares
-        ),
         spread={},
         fallbacks=(),
     )
-    return with_figures(problem, left)
-
-
-def without_targets(slo: Slo) -> Slo:
-    """What is left of targets that do not survive a loss: how uncertain rates and times are."""
-    return Slo(margin=slo.margin)
-
-
-def _served(problem: Problem, shares: Mapping[str, float], kept: Collection[str]) -> Problem:
-    """The problem of the requests that are served; only workflows in `kept` have targets."""
-    if not problem.workflows:
-        return problem
-    problem = restricted(problem, shares)
-    problem = with_slos(problem, lambda name, slo: slo if name in kept else without_targets(slo))
-
-    def left(one: Source) -> Source:
-        share = shares[problem.workflow_of(one.name)]
-        return replace(one, rate_per_s=one.rate_per_s * share, streams=round(one.streams * share))
-
-    return replace(problem, sources=tuple(map(left, problem.sources)))
+    return with_figures(replace(asked, sources=tuple(map(left, asked.sources))), served)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from jellybean_solver.model.flows import edge_weights
+from jellybean_solver.model.flows import flows
 from jellybean_solver.model.loss import (
     REHEARSED,
     Loss,
@@ -20,20 +20,17 @@ from jellybean_solver.model.loss import (
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.route_drawing import own_routes
-from jellybean_solver.model.selection_shares import selection_on
+from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.model.shed_audits import plan_without_audits, without_audits
 from jellybean_solver.model.streams import whole_streams
 from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
-from jellybean_solver.model.variant_ratios import settled
-from jellybean_solver.model.workflow import request_s
-from jellybean_solver.outcome import Selection
 
 Floats = npt.NDArray[np.float64]
 WHOLE = 1e-6  # of a stream: less is a rounding error
 
 
 class RouteLoads:
-    """What each route brings if all requests take it.
+    """What each route brings if all requests take it, by the figures of the plan.
 
     `busy`: (worker, route) -> share of the worker's time; `sent`: (link, route) -> share of its bandwidth; `accuracy`:
     of each route's selection, in percent; NaN if it is not known. `routes_of`: numbers of each workflow's routes.
@@ -48,33 +45,24 @@ class RouteLoads:
         self.sent: Floats = np.zeros((len(self.links), len(plan.routes)))
         self.accuracy: Floats = np.full(len(plan.routes), np.nan)
         self.routes_of: dict[str, list[int]] = {}
-        settled_by: dict[tuple[tuple[str, str], ...], Problem] = {}
         for number, route in enumerate(plan.routes):
-            selection = selection_on(plan, route)
-            key = tuple(selection.items())
-            if key not in settled_by:
-                settled_by[key] = settled(problem, selection)
-            self._fill(number, route, selection, settled_by[key])
+            self._fill(number, replace(route, weight=1.0))
 
-    def _fill(self, number: int, route: Route, selection: Selection, problem: Problem) -> None:
-        tier_of = {source.name: source.tier for source in problem.sources}
+    def _fill(self, number: int, route: Route) -> None:
+        problem, plan = self.problem, replace(self.plan, routes=(route,))
+        (part,) = selection_shares(plan)
         for name, at in route.workers.items():
-            planned, worker = self.plan.operator_at(name, at), self.plan.worker_by_name[at]
-            tier_of[name] = worker.tier
-            service = problem.operator_by_name[name].variant(planned.variant).service.get(worker.pool, {})
-            if (batch := planned.batch.get(worker.pool, 0)) in service:
-                each = request_s(service, batch) / problem.sites_of(worker.tier)
-                self.busy[self.workers[at], number] += problem.rate_per_s[name] * each
-        for (edge, *tiers), _ in edge_weights([route], problem.edges, lambda _, name: tier_of[name]).items():
-            pair = tiers[0], tiers[1]
-            if pair in self.links:
-                link = problem.link_by_tiers[pair]
-                most = (problem.usable_bytes_per_s(link) or 0.0) * problem.sites_of(pair[0])
-                per_s = problem.edge_rate_per_s(edge) * problem.message_bytes(edge, selection)
-                self.sent[self.links[pair], number] += per_s / most
-        workflow = problem.workflow_of(next(iter(selection)))
+            worker = plan.worker_by_name[at]
+            each = plan.operator_at(name, at).request_s(worker.pool) / plan.sites_of(worker.tier)
+            self.busy[self.workers[at], number] += part.rates_per_s[name] * each
+        for flow in flows(plan):
+            if flow.tiers in self.links:
+                most = problem.usable_bytes_per_s(problem.link_by_tiers[flow.tiers]) or 0.0
+                share = flow.bytes_per_s / most / plan.sites_of(flow.upstream_tier)
+                self.sent[self.links[flow.tiers], number] += share
+        workflow = problem.workflow_of(next(iter(route.workers)))
         self.routes_of.setdefault(workflow, []).append(number)
-        value = problem.accuracy_of(workflow).value(selection)
+        value = problem.accuracy_of(workflow).value(part.selection)
         self.accuracy[number] = np.nan if value is None else value
 
     def complaints(self, weights: Sequence[float], kept: Collection[str], tolerance: float) -> Iterator[str]:

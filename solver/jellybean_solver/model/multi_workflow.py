@@ -54,12 +54,12 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
     )
 
 
-def restricted(problem: Problem, names: Collection[str]) -> Problem:
-    """The problem with some of its workflows only, on the whole fleet."""
+def restricted(of: ProblemOrPlan, names: Collection[str]) -> ProblemOrPlan:
+    """A problem or plan with some of its workflows only, on the whole fleet. Workers and routes of a plan stay."""
     return replace(
-        problem,
-        **problem.nodes(lambda name: problem.workflow_of(name) in names),
-        workflows=tuple(workflow for workflow in problem.workflows if workflow.name in names),
+        of,
+        **of.nodes(lambda name: of.workflow_of(name) in names),
+        workflows=tuple(workflow for workflow in of.workflows if workflow.name in names),
     )
 
 
