@@ -97,7 +97,9 @@ class _JointMilp:
         self.networks = [self.network.settled(scenario) for scenario in self.scenarios]
         self.least = [network.demand({}) for network in self.networks]
         self.memory = {  # of models that may and can run: bytes by pool
-            (name, variant): self.network.demand({name: variant}).memory[name]
+            (name, variant): {
+                pool: own.scarcer for pool, own in self.network.demand({name: variant}).memory[name].items()
+            }
             for name, variants in self.network.runnable.items()
             for variant in variants
         }

@@ -11,9 +11,10 @@ completion.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 from jellybean_solver.demand.memory import Memory, MemoryLimits, is_device_scarcer, limits_of, memory_of
 from jellybean_solver.demand.tree_decomposition import Bag, tree_decomposition
@@ -26,6 +27,7 @@ from jellybean_solver.model.workflow import Edge, Variant, request_s
 # tolerance and then reports a more expensive solution as optimal (observed: 8e-8 at a tolerance of 1e-9).
 LEAST_BUSY = 1e-6
 
+T = TypeVar("T")
 Tiers = tuple[str, str]
 EdgeKey = tuple[str, str]  # upstream, downstream
 Crossings = Mapping[EdgeKey, frozenset[Tiers]]
@@ -36,34 +38,26 @@ class Demand:
     """Coefficients of a selection; `workers` and `traffic` as in the module's docstring, with o, p, t, e as there.
 
     `entry[o][t]`: USD per hour of the traffic from sources to o if o runs in tier t. `sent[e]`: bytes per second on
-    edge e. `memory[o][p]`: bytes of o's model in the scarcer memory of a worker of p; `other_memory[o][p]`: in the
-    other (memory.py).
+    edge e. `memory[o][p]`: what o's model takes of a worker of p.
     """
 
     workers: Mapping[str, Mapping[str, float]]
     entry: Mapping[str, Mapping[str, float]]
     traffic: Mapping[EdgeKey, Mapping[Tiers, float]]
     sent: Mapping[EdgeKey, float]
-    memory: Mapping[str, Mapping[str, float]]
-    other_memory: Mapping[str, Mapping[str, float]]
-
-    def memory_of(self, name: str, pool: str) -> Memory:
-        """What an operator's model takes of a worker of a pool."""
-        return Memory(self.memory[name][pool], self.other_memory[name][pool])
+    memory: Mapping[str, Mapping[str, Memory]]
 
 
 def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
     """The demand without the (operator, pool) pairs that are not in `pairs`."""
 
-    def kept(table: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    def kept(table: Mapping[str, Mapping[str, T]]) -> dict[str, Mapping[str, T]]:
         return {
             name: {pool: figure for pool, figure in figures.items() if (name, pool) in pairs}
             for name, figures in table.items()
         }
 
-    return replace(
-        demand, workers=kept(demand.workers), memory=kept(demand.memory), other_memory=kept(demand.other_memory)
-    )
+    return replace(demand, workers=kept(demand.workers), memory=kept(demand.memory))
 
 
 class Network:
@@ -93,7 +87,8 @@ class Network:
                 key = (edge.upstream, edge.downstream)
                 inner[key] = (*inner.get(key, ()), edge)
         self.inner: Mapping[EdgeKey, tuple[Edge, ...]] = inner
-        self._leasts: dict[tuple[str, int], Mapping[str, float]] = {}
+        self._leasts: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._priced: dict[tuple[EdgeKey, float], Mapping[Tiers, float]] = {}
         self._settled: dict[tuple[str | None, ...], Network] = {}
         self.bandwidth: Mapping[Tiers, float] = {
             link.tiers: usable * problem.sites_of(link.upstream_tier)
@@ -140,25 +135,47 @@ class Network:
         return self.settled(partial)._demand(partial)
 
     def _demand(self, partial: Mapping[str, str]) -> Demand:
-        workers: dict[str, Mapping[str, float]] = {}
-        memory: dict[str, Mapping[str, float]] = {}
-        other: dict[str, Mapping[str, float]] = {}
-        for name in self.names:
-            own = (name, partial[name]) if name in partial else None
-            workers[name] = self._workers[own] if own else self._least(name, self._workers)
-            memory[name] = self._memory[own] if own else self._least(name, self._memory)
-            other[name] = self._other_memory[own] if own else self._least(name, self._other_memory)
-        traffic: dict[EdgeKey, Mapping[Tiers, float]] = {}
-        sent: dict[EdgeKey, float] = {}
-        for key in self.inner:
-            upstream = key[0]
-            table, sizes = self._traffic[key], self._sent[key]
-            known = upstream in partial
-            traffic[key] = table[partial[upstream]] if known else self._least_traffic[key]
-            sent[key] = (
-                sizes[partial[upstream]] if known else min((sizes[v] for v in self.runnable[upstream]), default=0.0)
-            )
-        return Demand(workers, self._entry, traffic, sent, memory, other)
+        sent = {key: self._bytes_per_s(key, partial.get(key[0])) for key in self.inner}
+        return Demand(
+            {name: self._of_pools(self._workers, name, partial, min) for name in self.names},
+            self._entry,
+            {key: self._traffic(key, per_s) for key, per_s in sent.items()},
+            sent,
+            {name: self._of_pools(self._memory, name, partial, Memory.least) for name in self.names},
+        )
+
+    def _of_pools(
+        self,
+        table: Mapping[tuple[str, str], Mapping[str, T]],
+        name: str,
+        partial: Mapping[str, str],
+        least: Callable[[T, T], T],
+    ) -> Mapping[str, T]:
+        """Pool -> figure of an operator's variant, from a table by (operator, variant); of all variants the least."""
+        if name in partial:
+            return table[name, partial[name]]
+        key = (name, id(table))
+        if key not in self._leasts:
+            found: dict[str, T] = {}
+            for variant in self.runnable[name]:
+                for pool, figure in table[name, variant].items():
+                    found[pool] = least(figure, found.get(pool, figure))
+            self._leasts[key] = found
+        return self._leasts[key]
+
+    def _bytes_per_s(self, key: EdgeKey, variant: str | None) -> float:
+        """Bytes per second on an edge if the upstream has this variant; None: the least of all that can run."""
+        sizes = self._sent[key]
+        if variant is not None:
+            return sizes[variant]
+        return min((sizes[one] for one in self.runnable[key[0]]), default=0.0)
+
+    def _traffic(self, key: EdgeKey, bytes_per_s: float) -> Mapping[Tiers, float]:
+        """(Upstream tier, downstream tier) -> USD per hour of so much traffic on an edge."""
+        if (key, bytes_per_s) not in self._priced:
+            prices = self._prices[key].items()
+            self._priced[key, bytes_per_s] = {tiers: traffic_usd_per_h(bytes_per_s, price) for tiers, price in prices}
+        return self._priced[key, bytes_per_s]
 
     def entry_bytes_per_s(self, name: str, tier: str) -> Mapping[Tiers, float]:
         """Tiers of a link -> bytes per second from sources to the operator if it runs in `tier`."""
@@ -188,7 +205,7 @@ class Network:
         }
 
     @cached_property
-    def _memories(self) -> Mapping[tuple[str, str], Mapping[str, Memory]]:
+    def _memory(self) -> Mapping[tuple[str, str], Mapping[str, Memory]]:
         """(operator, variant) -> pool -> what it takes, for pools of whose workers one can run the variant."""
         found: dict[tuple[str, str], dict[str, Memory]] = {}
         for operator in self.problem.operators:
@@ -204,41 +221,28 @@ class Network:
                 }
         return found
 
-    @cached_property
-    def _memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
-        return {key: {p: memory.scarcer for p, memory in by.items()} for key, by in self._memories.items()}
-
-    @cached_property
-    def _other_memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
-        return {key: {p: memory.other for p, memory in by.items()} for key, by in self._memories.items()}
-
     def request_s(self, operator: str, variant: Variant, pool: str) -> float:
         """Seconds of a worker's time per request of a variant in a pool, at the batch size that plans use."""
         times = self.problem.times(operator, variant, pool)
         return request_s(times, max(times))
 
-    def _least(self, name: str, tables: Mapping[tuple[str, str], Mapping[str, float]]) -> Mapping[str, float]:
-        """Pool -> minimum over the operator's variants, of a table by (operator, variant) and pool."""
-        key = (name, id(tables))
-        if key not in self._leasts:
-            found: dict[str, float] = {}
-            for variant in self.runnable[name]:
-                for pool, figure in tables[name, variant].items():
-                    found[pool] = min(figure, found.get(pool, figure))
-            self._leasts[key] = found
-        return self._leasts[key]
-
     @cached_property
     def _entry(self) -> Mapping[str, Mapping[str, float]]:
         entry: dict[str, Mapping[str, float]] = {}
         for operator in self.problem.operators:
-            edges = [edge for edge in operator.inputs if edge.upstream in self.problem.source_by_name]
-            sources = [self.problem.source_by_name[edge.upstream] for edge in edges]
-            tables = [self._prices((edge,), s.message_bytes) for edge, s in zip(edges, sources, strict=True)]
+            tables = [
+                {
+                    tier: traffic_usd_per_h(self.problem.edge_rate_per_s(edge) * source.message_bytes, price)
+                    for (origin, tier), price in self._usd_per_gib([edge]).items()
+                    if origin == source.tier
+                }
+                for edge in operator.inputs
+                if (source := self.problem.source_by_name.get(edge.upstream)) is not None
+            ]
             entry[operator.name] = {
-                tier: sum(table[source.tier, tier] for table, source in zip(tables, sources, strict=True))
+                tier: sum(table[tier] for table in tables)
                 for tier in self.problem.tiers
-                if all((source.tier, tier) in table for table, source in zip(tables, sources, strict=True))
+                if all(tier in table for table in tables)
             }
         return entry
 
@@ -254,33 +258,16 @@ class Network:
         }
 
     @cached_property
-    def _traffic(self) -> Mapping[EdgeKey, Mapping[str, Mapping[Tiers, float]]]:
-        return {
-            key: {
-                variant.name: self._prices(edges, variant.message_bytes[key[1]])
-                for variant in self.problem.operator_by_name[key[0]].variants
-            }
-            for key, edges in self.inner.items()
-        }
+    def _prices(self) -> Mapping[EdgeKey, Mapping[Tiers, float]]:
+        return {key: self._usd_per_gib(edges) for key, edges in self.inner.items()}
 
-    @cached_property
-    def _least_traffic(self) -> Mapping[EdgeKey, Mapping[Tiers, float]]:
-        least: dict[EdgeKey, Mapping[Tiers, float]] = {}
-        for key, tables in self._traffic.items():
-            kept = [tables[variant] for variant in self.runnable[key[0]]]
-            least[key] = {tiers: min(table[tiers] for table in kept) for tiers in (kept[0] if kept else ())}
-        return least
-
-    def _prices(self, edges: Sequence[Edge], message_bytes: float) -> dict[Tiers, float]:
-        """(upstream tier, downstream tier) -> USD per hour of all messages of edges between the same two nodes."""
-        bytes_per_s = sum(self.problem.edge_rate_per_s(edge) for edge in edges) * message_bytes
+    def _usd_per_gib(self, edges: Sequence[Edge]) -> dict[Tiers, float]:
+        """(Upstream tier, downstream tier) -> price of traffic, where that of edges between the same nodes may flow."""
         found: dict[Tiers, float] = {}
         allowed = self.crossings.get((edges[0].upstream, edges[0].downstream))
         for up, down in itertools.product(self.problem.tiers, repeat=2):
-            if allowed is not None and (up, down) not in allowed:
-                continue
-            if all(self.problem.may_cross(edge, up, down) for edge in edges):
-                link = self.problem.link_by_tiers.get((up, down)) if up != down else None
-                price = link.price_usd_per_gib if link is not None else 0.0
-                found[up, down] = traffic_usd_per_h(bytes_per_s, price)
+            is_allowed = allowed is None or (up, down) in allowed
+            if is_allowed and all(self.problem.may_cross(edge, up, down) for edge in edges):
+                link = self.problem.link_by_tiers.get((up, down))
+                found[up, down] = 0.0 if link is None else link.price_usd_per_gib
         return found

@@ -40,6 +40,10 @@ class Memory(NamedTuple):
         """Both together."""
         return Memory(self.scarcer + more.scarcer, self.other + more.other)
 
+    def least(self, other: Memory) -> Memory:
+        """The smaller of each."""
+        return Memory(min(self.scarcer, other.scarcer), min(self.other, other.other))
+
     def fits(self, limits: MemoryLimits) -> bool:
         """True if both memories suffice."""
         return fits(self.scarcer, limits.scarcer) and fits(self.other, limits.other)

@@ -124,8 +124,8 @@ def worker_classes(
         busy, held = demand.workers[name], demand.memory[name]
         columns = [at[pool] for pool in busy]
         workers[row, columns] = list(busy.values())
-        memory[row, columns] = [held[pool] for pool in busy]
-        other[row, columns] = [demand.other_memory[name][pool] for pool in busy]
+        memory[row, columns] = [held[pool].scarcer for pool in busy]
+        other[row, columns] = [held[pool].other for pool in busy]
     alike: dict[object, list[int]] = {}
     for index, pool in enumerate(network.pools):
         figures = tuple(table[:, index].tobytes() for table in (workers, memory, other))

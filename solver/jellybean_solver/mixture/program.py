@@ -284,7 +284,7 @@ class MixProgram:
 
     def _stored(self, instance: Instance, pool: str) -> float:
         name, variant = instance
-        return self.network.demand({name: variant}).memory[name][pool]
+        return self.network.demand({name: variant}).memory[name][pool].scarcer
 
     def _single(self, block: int) -> None:
         """Rows: in each flow all requests of a block take ways of one selection, with a binary column for each."""

@@ -193,7 +193,7 @@ def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...], most:
     """
     by_name: Mapping[str, Instance] = {"\0".join(one): one for one in instances}
     needs: dict[str, Memory] = {
-        key: network.demand({name: variant}).memory_of(name, pool) for key, (name, variant) in by_name.items()
+        key: network.demand({name: variant}).memory[name][pool] for key, (name, variant) in by_name.items()
     }
     apart = {
         frozenset((one, other))

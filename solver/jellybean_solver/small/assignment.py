@@ -292,7 +292,7 @@ class _Model(WorkerGroups):
         if not names:
             return
         limits = self.network.memory_limits[pool.name]
-        memory = PoolMemory({name: self.demand.memory_of(name, pool.name) for name in names}, limits)
+        memory = PoolMemory({name: self.demand.memory[name][pool.name] for name in names}, limits)
         busy = {name: self.demand.workers[name][pool.name] for name in names}
         moves = self.moves if self.moves is not None and self.moves.paid_in(pool.name, names) else None
         exclusive = pool.sharing is Sharing.EXCLUSIVE
