@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.loss import with_routes_of_one_workflow
@@ -34,53 +34,43 @@ class Kept:
         return (*self.changed, *self.new)
 
 
-def kept_without(problem: Problem, plan: Plan, names: Collection[str]) -> Kept:
-    """All of a problem's plan but the workflows called `names`, which are to be planned again."""
-    if problem.is_for_ways or plan.mixes:
-        plan = with_routes_of_one_workflow(plan, plan)
-    every = [workflow.name for workflow in problem.workflows]
-    kept = frozenset(every) - frozenset(names)
-    changed = tuple(name for name in every if name in names)
-    return Kept(_part(problem, plan, kept), tuple(name for name in every if name in kept), changed, (), ())
-
-
-def kept_part(problem: Problem, before: Plan) -> Kept:
-    """Compare a running plan with the problem, and take what is equal out of it."""
+def kept_part(problem: Problem, before: Plan, again: Collection[str] | None = None) -> Kept:
+    """What of a running plan stays. `again`: the workflows that are planned again; None: those that differ from it."""
     here, there = [w.name for w in problem.workflows], {w.name for w in before.workflows}
     if problem.is_for_ways or before.mixes:
         before = with_routes_of_one_workflow(before, before)
     both = frozenset(here) & there
-    different = both - frozenset(_unchanged(problem, before, both))
-    workflows = both - different
+    workflows = _unchanged(problem, before, both) if again is None else both.difference(again)
     return Kept(
         _part(problem, before, workflows),
         tuple(name for name in here if name in workflows),
-        tuple(name for name in here if name in different),
+        tuple(name for name in here if name in both - workflows),
         tuple(name for name in here if name not in there),
         tuple(workflow.name for workflow in before.workflows if workflow.name not in here),
     )
 
 
-def _unchanged(problem: Problem, before: Plan, names: frozenset[str]) -> Iterator[str]:
+def _unchanged(problem: Problem, before: Plan, names: frozenset[str]) -> frozenset[str]:
     """Those of these workflows that have the same sources, operators, profiles, targets and places as planned."""
-    own = restricted(problem, names)
-    wanted = {workflow.name: workflow.slo for workflow in own.workflows}
-    other = {name for workflow in before.workflows if (name := workflow.name) in names and workflow.slo != wanted[name]}
-    sources = {source.name: source for source in before.sources if before.workflow_of(source.name) in names}
-    other |= {own.workflow_of(source.name) for source in own.sources if sources.pop(source.name, None) != source}
-    other |= {before.workflow_of(name) for name in sources}
-    for worker in before.workers:
+    own, part, of = restricted(problem, names), _part(problem, before, names), problem.workflow_of
+    changed = _differing(own.slo_by_workflow, part.slo_by_workflow)
+    changed |= {of(name) for name in _differing(own.source_by_name, part.source_by_name)}
+    changed |= {of(name) for name in own.operator_by_name.keys() ^ part.operator_by_name.keys()}
+    changed |= {of(one.name) for one in part.operators if not _is_known(own, one)}
+    for worker in part.workers:
         pool = problem.pool_by_name.get(worker.pool)
         if pool is None or (pool.tier, pool.sharing) != (worker.tier, worker.sharing):
-            other |= {before.workflow_of(name) for name in worker.rates_per_s}
-    planned = {one.name: one for one in before.operators if before.workflow_of(one.name) in names}
-    other |= {own.workflow_of(operator.name) for operator in own.operators if operator.name not in planned}
-    other |= {before.workflow_of(name) for name, one in planned.items() if not _is_known(own, one)}
-    known = names - other
-    if known:
-        present = with_figures(restricted(problem, known), _part(problem, before, frozenset(known)))
-        other |= {before.workflow_of(one.name) for one in present.operators if not _is_alike(one, planned[one.name])}
-    yield from names - other
+            changed |= set(map(of, worker.rates_per_s))
+    if known := names - changed:
+        present = with_figures(restricted(problem, known), _part(problem, part, known))
+        planned = part.operator_by_name
+        changed |= {of(one.name) for one in present.operators if not _is_alike(one, planned[one.name])}
+    return names - changed
+
+
+def _differing(present: Mapping[str, object], planned: Mapping[str, object]) -> set[str]:
+    """The names of which only one has an entry, or the other another one."""
+    return {name for name in {*present, *planned} if present.get(name) != planned.get(name)}
 
 
 def _is_known(problem: Problem, planned: PlannedOperator) -> bool:
@@ -97,24 +87,22 @@ def _is_known(problem: Problem, planned: PlannedOperator) -> bool:
 
 def _is_alike(present: PlannedOperator, planned: PlannedOperator) -> bool:
     """True if an operator has the figures with which it was planned; rates and ratios to rounding."""
-    if not math.isclose(present.rate_per_s, planned.rate_per_s, rel_tol=SAME_RATE):
-        return False
-    if [replace(edge, ratio=0.0) for edge in present.inputs] != [replace(edge, ratio=0.0) for edge in planned.inputs]:
-        return False
-    ratios = zip(present.inputs, planned.inputs, strict=True)
-    if not all(math.isclose(one.ratio, other.ratio, rel_tol=SAME_RATE) for one, other in ratios):
-        return False
-    others = zip(present.others, planned.others, strict=True)
-    return _of_variant(present) == _of_variant(planned) and all(
-        _of_variant(one) == _of_variant(two) for one, two in others
-    )
+    (exact, rounded), (exact_before, rounded_before) = _figures(present), _figures(planned)
+    return exact == exact_before and all(map(_is_same_rate, rounded, rounded_before))
 
 
-def _of_variant(planned: PlannedOperator) -> tuple[object, ...]:
-    """What a profile says of a planned variant."""
-    service = {pool: dict(times) for pool, times in planned.service.items()}
-    tables = (planned.message_bytes, planned.memory_bytes, planned.device_memory_bytes, planned.ratios)
-    return service, *(dict(table) for table in tables)
+def _is_same_rate(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=SAME_RATE)
+
+
+def _figures(planned: PlannedOperator) -> tuple[list[object], list[float]]:
+    """What the documents say of a planned operator; and its rate and the ratios of its inputs."""
+    exact: list[object] = [replace(edge, ratio=0.0) for edge in planned.inputs]
+    for one in planned.variants:
+        tables = (one.message_bytes, one.memory_bytes, one.device_memory_bytes, one.ratios)
+        service = {pool: dict(times) for pool, times in one.service.items()}
+        exact.append((service, *(dict(table) for table in tables)))
+    return exact, [planned.rate_per_s, *(edge.ratio for edge in planned.inputs)]
 
 
 def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
@@ -129,15 +117,13 @@ def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
         if workers:
             routes.append(route if len(workers) == len(route.workers) else Route(route.weight, workers))
             numbers.append(number)
-    operators = tuple(one for one in plan.operators if owned(one.name))
-    by_name = {one.name: one for one in operators}
     staff = []
     for worker in plan.workers:
         rates = {name: rate for name, rate in worker.rates_per_s.items() if owned(name)}
         if rates:
             variants = {name: variant for name, variant in worker.variants.items() if owned(name)}
-            runs = {name: by_name[name].with_variant(variants.get(name, by_name[name].variant)) for name in rates}
-            load = sum(rate * runs[name].request_s(worker.pool) for name, rate in rates.items())
+            runs = ((plan.operator_at(name, worker.name), rate) for name, rate in rates.items())
+            load = sum(rate * run.request_s(worker.pool) for run, rate in runs)
             own = replace(worker, rates_per_s=rates, load=load, variants=variants)
             staff.append(with_pool_figures(problem, own))
     return replace(

@@ -52,36 +52,30 @@ class LeftOver:
     workers: Mapping[str, tuple[str, ...]]
 
 
-def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
-    """The problem of the workflows called `names` beside what is kept.
+def left_over(problem: Problem, kept: Kept) -> LeftOver:
+    """The problem of the workflows that are to be planned, beside what is kept.
 
     Its pools and links are those that these workflows can reach.
     """
-    own = restricted(problem, names)
+    own = restricted(problem, kept.planned)
     parts = split(own).parts
     stays = as_planned(restricted(problem, kept.workflows), kept.plan)
     most = _Most(stays, kept.plan, problem.survives)
     tiers = {tier for part in parts for tier in part.tiers}
     reached = {pool.name for part in parts for pool in part.pools}
-    staff: dict[str, list[PlannedWorker]] = {name: [] for name in reached}
-    for worker in kept.plan.workers:
-        if worker.pool in reached:
-            staff[worker.pool].append(worker)
     pools: list[Pool] = []
     rests: list[_Rest] = []
     for pool in own.pools:
         if pool.name in reached:
-            free = max(0, pool.count - len(staff[pool.name]))
-            pools.append(replace(pool, count=free))
+            staff = [worker for worker in kept.plan.workers if worker.pool == pool.name]
+            pools.append(replace(pool, count=max(0, pool.count - len(staff))))
             if pool.sharing is Sharing.SHARED:
-                rests += _rests(pool, problem.utilisation, staff[pool.name], kept.plan, most.loads)
+                rests += _rests(pool, problem.utilisation, staff, kept.plan, most.loads)
     links = [link for link in own.links if link.upstream_tier in tiers and link.downstream_tier in tiers]
-    spent, carried, uses = 0.0, dict[tuple[str, str], float](), dict[str, float]()
-    if _has_common(own, links, kept.plan):
-        score = evaluate(stays, kept.plan)
-        spent, uses = score.cost.total_usd_per_h, dict(score.plan.uses)
-        carried = {use.tiers: use.bytes_per_s for use in link_uses(score.plan, score.flows)}
-        carried |= {ends: max(sent, carried.get(ends, 0.0)) for ends, sent in most.carried.items()}
+    score = evaluate(stays, kept.plan)
+    carried = {use.tiers: use.bytes_per_s for use in link_uses(score.plan, score.flows)}
+    carried |= {ends: max(sent, carried.get(ends, 0.0)) for ends, sent in most.carried.items()}
+    budget, uses = own.slo.budget_usd_per_h, score.plan.uses
     left = replace(
         own,
         tiers=tuple(tier for tier in own.tiers if tier in tiers),
@@ -89,7 +83,7 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
         pools=(*(rest.pool for rest in rests), *pools),
         links=tuple(_links(problem, links, carried)),
         sites={tier: count for tier, count in own.sites.items() if tier in tiers},
-        slo=replace(own.slo, budget_usd_per_h=_budget_left(own.slo.budget_usd_per_h, spent)),
+        slo=replace(own.slo, budget_usd_per_h=_less(budget, score.cost.total_usd_per_h)),
         most={name: max(0.0, most - uses.get(name, 0.0)) for name, most in own.most.items()},
     )
     return LeftOver(left, {rest.pool.name: rest.workers for rest in rests})
@@ -117,26 +111,22 @@ class _Most:
                 self.carried[ends] = max(sent, self.carried.get(ends, 0.0))
 
 
-def _has_common(problem: Problem, links: Iterable[Link], kept: Plan) -> bool:
-    """True if a budget, a limit, or the bandwidth of one of these links, is for the kept workflows too."""
-    tiers = {worker.tier for worker in kept.workers} | {source.tier for source in kept.sources}
-    limited = (link for link in links if link.bandwidth_bytes_per_s is not None)
-    has_limits = problem.slo.budget_usd_per_h is not None or bool(problem.most)
-    return has_limits or any(link.upstream_tier in tiers for link in limited)
-
-
-def _budget_left(budget: float | None, spent: float) -> float | None:
-    return None if budget is None else max(0.0, budget - spent)
+def _less(limit: float | None, spent: float) -> float | None:
+    """What is left of a limit, at least 0; None without one."""
+    return None if limit is None else max(0.0, limit - spent)
 
 
 def _links(problem: Problem, links: Iterable[Link], carried: Mapping[tuple[str, str], float]) -> Iterator[Link]:
     """The links with the bandwidth that is left; none where nothing is."""
     for link in links:
-        ends, limit = (link.upstream_tier, link.downstream_tier), link.bandwidth_bytes_per_s
-        used = carried.get(ends, 0.0) / problem.sites.get(ends[0], 1)
-        left = None if limit is None else limit - used * limit / (problem.usable_bytes_per_s(link) or limit)
-        if limit is None or left is None or left > LEAST_BANDWIDTH * limit:
-            yield replace(link, bandwidth_bytes_per_s=left)
+        limit, usable = link.bandwidth_bytes_per_s, problem.usable_bytes_per_s(link)
+        if limit is None or usable is None:
+            yield link
+            continue
+        sites = problem.sites.get(link.upstream_tier, 1)
+        left = 1.0 - carried.get((link.upstream_tier, link.downstream_tier), 0.0) / sites / usable
+        if left > LEAST_BANDWIDTH:
+            yield replace(link, bandwidth_bytes_per_s=limit * left)
 
 
 def _rests(
@@ -148,10 +138,9 @@ def _rests(
         room = most - loads[worker.name]
         if room > LEAST_ROOM * most:
             held = [plan.operator_at(name, worker.name) for name in worker.rates_per_s]
-            memory = _memory_left(pool.memory_bytes, (one.memory_bytes.get(pool.name, 0.0) for one in held))
-            device = _memory_left(
-                pool.device_memory_bytes, (one.device_memory_bytes.get(pool.name, 0.0) for one in held)
-            )
+            memory = _less(pool.memory_bytes, sum(one.memory_bytes.get(pool.name, 0.0) for one in held))
+            on_device = sum(one.device_memory_bytes.get(pool.name, 0.0) for one in held)
+            device = _less(pool.device_memory_bytes, on_device)
             alike.setdefault((room, memory, device), []).append(worker.name)
     for (room, memory, device), names in alike.items():
         more = f" and {len(names) - 1} like it" if len(names) > 1 else ""
@@ -160,10 +149,6 @@ def _rests(
             without_price(pool), name=name, count=len(names), memory_bytes=memory, device_memory_bytes=device
         )
         yield _Rest(rest, pool.name, most / room, tuple(names))
-
-
-def _memory_left(limit: float | None, held: Iterable[float]) -> float | None:
-    return None if limit is None else max(0.0, limit - sum(held))
 
 
 def _variant(variant: Variant, rests: Collection[_Rest]) -> Variant:

@@ -11,7 +11,7 @@ from jellybean_solver.beside.left_over import LeftOver
 from jellybean_solver.model.left_out import served
 from jellybean_solver.model.loss import RoutesAfterLoss, losses, with_routes_of_one_workflow
 from jellybean_solver.model.multi_workflow import restricted
-from jellybean_solver.model.plan import Certificate, Fallback, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.plan import Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.spreading import identical_workers
 from jellybean_solver.model.stated_figures import with_figures
@@ -19,10 +19,10 @@ from jellybean_solver.model.stated_figures import with_figures
 SAME_WEIGHT = 1e-9  # of routes: closer weights are the same
 
 
-def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver, certificate: Certificate) -> Plan:
+def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver) -> Plan:
     """The plan of all workflows of the problem: the kept workers have their names, new ones get free ones.
 
-    Its cost and accuracies are placeholders; `evaluate` computes them. Only figures of the added workflows are computed
+    Its cost, accuracies and certificate are placeholders. Only figures of the added workflows are computed
     here: those of the kept ones did not change.
     """
     problem = served(problem, added)
@@ -44,7 +44,6 @@ def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver, certificat
         workers=tuple(sorted(staff.values(), key=lambda worker: place[worker.pool])),
         routes=(*stays.routes, *new.routes),
         workflows=(*stays.workflows, *new.workflows),
-        certificate=certificate,
         stale_profiles=problem.stale_profiles,
         spread={},
         fallbacks=(),
@@ -125,7 +124,7 @@ def _renamed(operator: PlannedOperator, added: Plan, pool_of: Mapping[str, str])
 
     def of(one: PlannedOperator) -> PlannedOperator:
         batch = {pool_of[worker.name]: one.batch[worker.pool] for worker in runs if worker.pool in one.batch}
-        return replace(one, batch=batch, service={}, memory_bytes={}, device_memory_bytes={}, others=())
+        return replace(one, batch=batch, others=())
 
     first, *others = (of(one) for one in operator.variants)
     return replace(first, others=tuple(others))

@@ -24,7 +24,7 @@ from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Termination
 from jellybean_solver.planning.solve import SolveOptions, solve_with
-from jellybean_solver.planning.solver import Solution
+from jellybean_solver.planning.solver import Solution, certified
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def add_workflows(
         return Added(kept, solve(problem, options))
     if not kept.planned:
         return Added(kept, _alone(as_planned(problem, kept.plan), kept))
-    left = left_over(problem, kept.planned, kept)
+    left = left_over(problem, kept)
     may_stay_out = all(one.worth_usd_per_h is not None for one in left.problem.workflows)
     least = 0.0
     try:
@@ -69,7 +69,7 @@ def add_workflows(
         return Added(kept, _alone(as_planned(problem, kept.plan), kept, least) if may_stay_out else solution)
     chosen = {**chosen_in(kept.plan, problem), **chosen_in(solution.plan, problem)}
     whole = in_forms(problem, chosen) or problem
-    plan = _checked(whole, kept, merged(whole, kept, solution.plan, left, solution.plan.certificate))
+    plan = _checked(whole, kept, merged(whole, kept, solution.plan, left))
     return Added(kept, replace(solution, plan=plan))
 
 
@@ -84,11 +84,9 @@ def _alone(problem: Problem, kept: Kept, least: float = 0.0) -> Solution:
     """The solution if nothing is served beside what stays. `least`: lower bound on the cost of what is new."""
     gone = left_out(problem, kept.planned)
     forgone = sum(one.worth_usd_per_h for one in gone)
-    certificate = Certificate.of(forgone, min(forgone, least), Termination.GAP)
-    certificate = replace(certificate, forgone_usd_per_h=forgone)
-    plan = replace(kept.plan, slo=problem.slo, left_out=gone, certificate=certificate)
-    plan = _checked(problem, kept, with_fallbacks(problem, plan, (kept.plan,)))
-    return Solution(plan)
+    proof = Certificate.of(forgone, min(forgone, least), Termination.GAP)
+    plan = replace(kept.plan, slo=problem.slo, left_out=gone, certificate=proof)
+    return Solution(_checked(problem, kept, with_fallbacks(problem, plan, (kept.plan,))))
 
 
 def _checked(problem: Problem, kept: Kept, plan: Plan) -> Plan:
@@ -102,13 +100,6 @@ def _checked(problem: Problem, kept: Kept, plan: Plan) -> Plan:
         if before:
             text = listed(before, between="; ")
             raise SolverError(f"the running plan cannot stay as it is: {text}; plan all workflows anew, without --add")
-    plan = score.checked(plan)
-    proof = plan.certificate
-    cost = score.cost.total_usd_per_h + proof.forgone_usd_per_h
-    bound = min(cost, cost - proof.objective + proof.bound)
-    certificate = replace(
-        Certificate.of(cost, bound, proof.termination),
-        keeps=len(kept.workflows),
-        forgone_usd_per_h=proof.forgone_usd_per_h,
-    )
-    return replace(plan, certificate=certificate)
+    plan, proof = score.checked(plan), plan.certificate
+    plan = certified(plan, plan.counted_usd_per_h - proof.objective + proof.bound, proof.termination)
+    return replace(plan, certificate=replace(plan.certificate, keeps=len(kept.workflows)))

@@ -15,27 +15,27 @@ from jellybean_solver.model.left_out import left_out
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Objective, Problem
-from jellybean_solver.outcome import Termination
-from jellybean_solver.planning.solver import Solution
+from jellybean_solver.planning.solver import Solution, certified
+
+SolveLevel = Callable[[Problem, bool], Solution]  # a problem of one priority, and whether to say why there is no plan
 
 
-def admitted(problem: Problem, solve: Callable[[Problem], Solution]) -> Problem:
-    """The problem with what is decided above its lowest priority: workflows that have to be served, and that are gone.
-
-    Unchanged if it has one priority only. `solve` plans a problem of one.
-    """
+def by_priority(problem: Problem, solve: SolveLevel, *, explained: bool) -> Solution:
+    """The solution of a problem whose workflows have several priorities; `solve` plans one priority after the other."""
     optional = {one.name: one.priority for one in problem.workflows if one.worth_usd_per_h is not None}
     levels = sorted(set(optional.values()), reverse=True)
+    if len(levels) < 2:
+        return solve(problem, explained)
     served: set[str] = set()
     gone: set[str] = set()
     for level in levels[:-1]:
         own = {name for name, priority in optional.items() if priority == level}
         waiting = {name for name, priority in optional.items() if priority < level}
-        plan = solve(_decided(problem, served, gone | waiting)).plan
+        plan = solve(_decided(problem, served, gone | waiting), False).plan
         left = own if plan is None else {one.name for one in plan.left_out}
         served |= own - left
         gone |= left
-    return _decided(problem, served, gone) if len(levels) > 1 else problem
+    return with_left_out(problem, solve(_decided(problem, served, gone), explained))
 
 
 def _decided(problem: Problem, served: set[str], gone: set[str]) -> Problem:
@@ -59,18 +59,14 @@ def served_exactly(problem: Problem, solution: Solution, solve: Callable[[Proble
     plan = solve(_decided(problem, set(names), {one.name for one in problem.workflows} - set(names))).plan
     if plan is None or (found is not None and plan.cost.total_usd_per_h >= found.cost.total_usd_per_h):
         return solution
-    gone = left_out(problem, [one.name for one in problem.workflows if one.name not in names])
-    forgone = sum(one.worth_usd_per_h for one in gone)
-    cost = plan.cost.total_usd_per_h + forgone
-    bound = 0.0 if solution.certificate is None else min(cost, solution.certificate.bound)
-    certificate = replace(Certificate.of(cost, bound, Termination.GAP), forgone_usd_per_h=forgone)
-    plan = replace(plan, left_out=gone, certificate=certificate)
-    plan = evaluate(problem, plan).stated(plan)
+    plan = replace(plan, left_out=left_out(problem, [one.name for one in problem.workflows if one.name not in names]))
+    bound = 0.0 if solution.certificate is None else solution.certificate.bound
+    plan = certified(evaluate(problem, plan).stated(plan), bound)
     return Solution(plan, None, solution.selections_tried)
 
 
 def with_left_out(problem: Problem, solution: Solution) -> Solution:
-    """The solution of an `admitted` problem as one of `problem`: with all that is left out, and all worths."""
+    """The solution of a part of a problem as one of `problem`: with all that is left out, and all worths."""
     plan = solution.plan
     if plan is None:
         return solution

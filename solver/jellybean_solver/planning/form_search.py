@@ -22,7 +22,7 @@ from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Termination, termination_of
-from jellybean_solver.planning.admission import admitted, with_left_out
+from jellybean_solver.planning.admission import by_priority
 from jellybean_solver.planning.many_workflows import DECOMPOSED_GAP, has_many_workflows
 from jellybean_solver.planning.solver import Solution
 from jellybean_solver.small.objectives import Fleet
@@ -54,14 +54,12 @@ def best_of_forms(
     choices.
     """
 
-    def of_level(level: Problem) -> Solution:
-        return best_of_forms(level, gap=gap, limit=limit, explained=False, solve_one=solve_one)
+    def of_level(level: Problem, explained: bool) -> Solution:
+        if not level.has_forms:
+            return solve_one(level, limit, explained)
+        return _FormSearch(level, gap, limit, solve_one).run(explained=explained)
 
-    if not problem.has_forms:
-        return solve_one(problem, limit, explained)
-    decided = admitted(problem, of_level)
-    solution = _FormSearch(decided, gap, limit, solve_one).run(explained=explained)
-    return solution if decided is problem else with_left_out(problem, solution)
+    return by_priority(problem, of_level, explained=explained)
 
 
 class _FormSearch:
@@ -96,12 +94,12 @@ class _FormSearch:
         """Solve choices, lowest bound first, until none can be better, or time or the number of them ends it."""
         most = left = min(most_solved(self.problem), number_of_choices(self.problem))
         for candidate in candidates(self.problem):
-            if self._is_near(candidate.bound) or left == 0 or candidate.bound == math.inf:
-                self.bound = min(self.bound, candidate.bound)
-                return  # the bounds of those that follow are not lower
-            if left < most and self.limit.left() == 0.0:  # each takes time to set up, also without time to solve it
-                self.bound = min(self.bound, candidate.bound)
+            is_last = self._is_near(candidate.bound) or left == 0 or candidate.bound == math.inf
+            if not is_last and left < most and self.limit.left() == 0.0:  # each takes time to set up, too
                 self.late = OutOfTimeError("time ended before all choices of forms were solved; allow more time", 0.0)
+                is_last = True
+            if is_last:  # the bounds of those that follow are not lower
+                self.bound = min(self.bound, candidate.bound)
                 return
             left -= 1
             changed = None if candidate.choice is None else in_forms(self.problem, candidate.choice)
@@ -133,7 +131,7 @@ class _FormSearch:
             return error.bound if isinstance(error, OutOfTimeError) else least
         self.tried += found.selections_tried
         if found.plan is None:
-            return self._least_of_refused(changed, found)
+            return self._least_of_refused(found)
         if self.best is None or self._is_better(found.plan, self.best):
             self.best = replace(found.plan, slo=slo)
         return self._value(found.plan.certificate.bound)
@@ -144,15 +142,10 @@ class _FormSearch:
             return self.is_accuracy and plan.cost.total_usd_per_h < best.cost.total_usd_per_h
         return value < other
 
-    def _least_of_refused(self, changed: Problem, found: Solution) -> float:
+    def _least_of_refused(self, found: Solution) -> float:
         """Lower bound on the value of a choice without a plan; inf if no plan of it can be feasible."""
-        refused, budget = found.infeasibility, changed.slo.budget_usd_per_h
-        if self.is_accuracy:
-            return 0.0 if refused is not None and refused.least_usd_per_h < math.inf else math.inf
-        if refused is None or not refused.breaches or found.certificate is None:
-            return refused.least_usd_per_h if refused is not None else math.inf
-        bound = found.certificate.bound
-        return bound if budget is None or bound <= budget else math.inf
+        least = math.inf if found.infeasibility is None else found.infeasibility.least_usd_per_h
+        return 0.0 if self.is_accuracy and least < math.inf else least
 
     def _answer(self, plan: Plan) -> Solution:
         """The best plan, with the certificate of all choices."""

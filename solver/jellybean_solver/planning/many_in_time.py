@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from jellybean_solver.beside.kept import kept_without
+from jellybean_solver.beside.kept import kept_part
 from jellybean_solver.beside.left_over import left_over
 from jellybean_solver.beside.merged import merged
 from jellybean_solver.deadline.search import Deadline
@@ -20,11 +20,11 @@ from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.margin import stressed
-from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.outcome import Clock, Termination
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.solver import Solution
+from jellybean_solver.planning.solver import Solution, certified
 
 AT_ONCE = 4  # late workflows that are planned again together
 ROUNDS = 4  # times that late ones are looked for
@@ -54,7 +54,8 @@ def in_time(problem: Problem, cheapest: Solution, deadline: Deadline, limit: Clo
         if _late(problem, plan, margin):
             continue
         if deadline.judge is None or deadline.judge(plan) <= 1.0:
-            return _certified(cheapest, plan)
+            bound = 0.0 if cheapest.certificate is None else cheapest.certificate.bound
+            return replace(cheapest, plan=certified(plan, bound))
         margin *= TIGHTER
     reason = f"{listed(_late(problem, plan, margin))} stay late in every plan that was tried"
     return replace(cheapest, plan=None, infeasibility=Infeasibility((reason,), (reason,)))
@@ -72,20 +73,13 @@ def _again(
     problem: Problem, plan: Plan, names: Sequence[str], margin: float, solve: SolveInTime
 ) -> Plan | Infeasibility:
     """The plan with these workflows planned again; why they have no plan in time beside the others."""
-    kept = kept_without(problem, plan, names)
-    left = left_over(problem, names, kept)
+    kept = kept_part(problem, plan, names)
+    left = left_over(problem, kept)
     solution = solve(left.problem, margin)
     if solution.plan is None:
         found = solution.infeasibility
         reasons = () if found is None else found.reasons
         reason = f"{listed(names)}: no plan in time was found beside the other workflows"
         return Infeasibility((reason, *reasons), (reason,))
-    whole = merged(problem, kept, solution.plan, left, plan.certificate)
+    whole = merged(problem, kept, solution.plan, left)
     return evaluate(problem, whole).checked(whole, within_budget=False)
-
-
-def _certified(cheapest: Solution, plan: Plan) -> Solution:
-    """The solution with a plan in time, and the bound without regard to p99 targets."""
-    cost, proof = plan.cost.total_usd_per_h, cheapest.certificate
-    bound = 0.0 if proof is None else min(cost, proof.bound)
-    return replace(cheapest, plan=replace(plan, certificate=Certificate.of(cost, bound, Termination.GAP)))

@@ -6,6 +6,7 @@ what they have in common (decomposition/).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from jellybean_solver.decomposition.search import Decomposed, decompose
@@ -17,12 +18,11 @@ from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
-from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, termination_of
-from jellybean_solver.planning.admission import admitted, served_exactly, with_left_out
+from jellybean_solver.planning.admission import by_priority, served_exactly
 from jellybean_solver.planning.infeasibility import Infeasibility, first_reason
-from jellybean_solver.planning.solver import AGREEMENT, Solution, cheapest_solution
+from jellybean_solver.planning.solver import AGREEMENT, Solution, certified, cheapest_solution
 
 MOST_TOGETHER = 15  # workflows that one program takes
 DECOMPOSED_GAP = 0.02  # relative gap for more of them, if the user sets none
@@ -50,9 +50,11 @@ def solve_many(
     """
     if gap is None:
         gap = DEFAULT_GAP if is_small(problem) else DECOMPOSED_GAP
-    problem, asked = admitted(problem, lambda level: _solve(level, gap, limit, explained=False, tell=tell)), problem
-    solution = _solve(problem, gap, limit, explained=explained, tell=tell)
-    return solution if problem is asked else with_left_out(asked, solution)
+
+    def solve(level: Problem, explained: bool) -> Solution:
+        return _solve(level, gap, limit, explained=explained, tell=tell)
+
+    return by_priority(problem, solve, explained=explained)
 
 
 def _solve(problem: Problem, gap: float, limit: Clock, *, explained: bool, tell: Tell) -> Solution:
@@ -82,21 +84,20 @@ def _solve_within(problem: Problem, parts: Split, gap: float, limit: Clock, *, e
     if found.plan is None:
         return _nothing(parts, found, limit, explained=explained)
     evaluation = evaluate(problem, found.plan)
-    forgone = sum(one.worth_usd_per_h for one in found.plan.left_out)
-    paid = evaluation.cost.total_usd_per_h
-    cost = paid + forgone
     plan = evaluation.checked(found.plan, within_budget=False)
+    forgone, paid = plan.forgone_usd_per_h, evaluation.cost.total_usd_per_h
+    cost = paid + forgone
     if abs(found.cost - cost) > AGREEMENT * max(1.0, cost):
         raise SolverError(
             f"the plan found was to cost {found.cost - forgone:.9g} USD/h and costs {paid:.9g}; please report this "
             "problem"
         )
-    bound = min(max(found.bound, least_usd_per_h_of_work(problem)), cost)
-    certificate = Certificate.of(cost, bound, termination_of(cost, bound, out_of_time=found.late, gap=gap))
-    certificate = replace(certificate, forgone_usd_per_h=forgone)
-    plan = replace(plan, certificate=certificate)
+    bound = max(found.bound, least_usd_per_h_of_work(problem))
+    plan = certified(plan, bound, termination_of(cost, bound, out_of_time=found.late, gap=gap))
     if evaluation.breaches:
-        refused = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan, least_usd_per_h=bound)
+        is_proven = bound > (problem.slo.budget_usd_per_h or 0.0)
+        least = math.inf if is_proven else plan.certificate.bound
+        refused = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan, least_usd_per_h=least)
         return Solution(None, refused, found.priced)
     return Solution(plan, None, found.priced)
 

@@ -13,17 +13,6 @@ from jellybean_solver.outcome import Selection
 MOST_MODELS = 6  # models listed per pool, largest first
 
 
-def memory_may_bind(problem: Problem, pool: Pool) -> bool:
-    """True if models of operators that can share a worker of the pool may exceed a memory of it."""
-    for memory in stated_memories(pool):
-        largest = (
-            max((memory.taken(v) for v in o.variants if _may_run(o, v, pool)), default=0.0) for o in problem.operators
-        )
-        if not fits(_held(pool, largest), memory.limit):
-            return True
-    return False
-
-
 def shortage_in_pool(problem: Problem, pool: Pool, selection: Selection) -> str:
     """Each memory of a worker that is too small, and what the models of a selection need of it; empty if they fit.
 

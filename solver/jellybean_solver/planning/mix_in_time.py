@@ -16,7 +16,7 @@ from jellybean_solver.model.deadline_shares import deadline_s, of_promised
 from jellybean_solver.model.loss import Loss, judged_losses, losses, plan_after, survivors, with_less_left
 from jellybean_solver.model.multi_workflow import of_one_selection
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.targets import LossKind
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mix_search import MixSearch
@@ -151,6 +151,6 @@ def _of_one_selection(search: MixSearch, deadline: Deadline, solve_one: SolveOne
         judge = deadline.judge or (lambda one: estimated_slowness(search.problem, one, deadline))
         return None if plan.spread and judge(plan) > 1.0 else plan  # spread children queue elsewhere
 
-    if search.problem.workflows:
-        return plan_one(of_one_selection(search.problem))
+    if search.problem.workflows:  # the most accurate plan would be asked of this search again
+        return plan_one(replace(of_one_selection(search.problem), objective=Objective.COST))
     return best_of_one_selection(search.problem, search.accuracies, plan_one, search.value)

@@ -29,7 +29,7 @@ from jellybean_solver.model.spreading import identical_workers
 from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
 from jellybean_solver.outcome import Clock, Termination, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.solver import Solution, cheapest_solution
+from jellybean_solver.planning.solver import Solution, certified, cheapest_solution
 
 WITHIN_BUDGET = 4  # programs, as rehearsals, 0.01 % of the requests, cost little
 MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
@@ -157,15 +157,15 @@ class MixSearch:
 
     def solution(self, plan: Plan, *, late: bool = False) -> Solution:
         """The solution with its certificate. `late`: time ended."""
-        value, bound = self.value(plan), min(self.bound, self.value(plan))
+        value = self.value(plan)
+        bound = min(self.bound, value)
         ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
-        penalty = plan.accuracy_penalty_usd_per_h
-        certificate = Certificate.of(value, bound, ended)
-        certificate = replace(certificate, penalty_usd_per_h=penalty, forgone_usd_per_h=plan.forgone_usd_per_h)
         if self.is_accuracy:
             reached, most = plan.mean_accuracy or 0.0, 100.0 - bound + TIE
-            certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
-        return Solution(replace(plan, certificate=certificate), None, self.tried)
+            plan = replace(plan, certificate=Certificate.of_accuracy(reached, max(reached, most), ended))
+        else:
+            plan = certified(plan, bound, ended, value)
+        return Solution(plan, None, self.tried)
 
     def _most_usd_per_h(self) -> float:
         """What no plan counts more than: all workers, all models to load, the dearest way of the data, all worths."""

@@ -21,7 +21,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem, Sharing
 from jellybean_solver.model.targets import LossKind, Slo
 from jellybean_solver.outcome import Clock
-from jellybean_solver.planning.admission import admitted, with_left_out
+from jellybean_solver.planning.admission import by_priority, with_left_out
 from jellybean_solver.planning.many_workflows import MOST_TOGETHER
 from jellybean_solver.planning.mix_in_time import SolveOne, deadline_of, solve_in_time
 from jellybean_solver.planning.mix_search import MixSearch
@@ -48,9 +48,9 @@ def solve_mixed(
     if len(problem.workflows) > MOST_TOGETHER and not problem.survives:
         raise SolverError(_too_many(problem))
 
-    def solve(level: Problem) -> Solution:
+    def solve(level: Problem, explained: bool) -> Solution:
         if deadline is not None and (served := _may_be_in_time(level, problem, deadline)):
-            return with_left_out(level, solve(restricted(level, served)))
+            return with_left_out(level, solve(restricted(level, served), explained))
         search = MixSearch(level, gap, limit, running, assignment)
         first = search.propose(NO_LIMITS)
         if first is None:
@@ -60,14 +60,12 @@ def solve_mixed(
             return search.solution(first, late=limit.left() == 0.0)
         found = solve_in_time(search, first, within, solve_one)
         if found.plan is None and (latest := _latest_optional(level, first)) is not None:
-            fewer = solve(restricted(level, [one.name for one in level.workflows if one.name != latest]))
-            fewer = with_left_out(level, fewer)
+            others = restricted(level, [one.name for one in level.workflows if one.name != latest])
+            fewer = with_left_out(level, solve(others, explained))
             return fewer if fewer.plan is None else search.solution(fewer.plan, late=limit.left() == 0.0)
         return found
 
-    decided = admitted(problem, solve)
-    solution = solve(decided)
-    return solution if decided is problem else with_left_out(problem, solution)
+    return by_priority(problem, solve, explained=explained)
 
 
 def _too_many(problem: Problem) -> str:

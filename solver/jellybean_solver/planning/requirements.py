@@ -15,7 +15,7 @@ from jellybean_solver.figures import plain_text, rate_text, size_text
 from jellybean_solver.model.forms import in_forms, without_forms
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import with_targets
-from jellybean_solver.model.problem import Pool, Problem, Sharing
+from jellybean_solver.model.problem import Problem, Sharing
 from jellybean_solver.model.resources import amount_text
 from jellybean_solver.model.targets import NO_MARGIN
 from jellybean_solver.model.variant_ratios import plain
@@ -69,12 +69,11 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
     """
     if exclusive is None:
         exclusive = [(pool.name,) for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
-    found = [*_of_workflows(problem), *_of_all_workflows(problem)]
+    found = [*_of_workflows(problem), *_of_all_workflows(problem), *_of_fleet(problem), *_of_places(problem)]
     found += [
         Requirement(RequirementKind.SHARING, names, None, f"exclusive workers in {', '.join(names)}")
         for names in exclusive
     ]
-    found += [*_of_links(problem), *_of_places(problem), *_of_pools(problem)]
     order = list(RequirementKind)
     return tuple(sorted(found, key=lambda requirement: order.index(requirement.kind)))
 
@@ -124,13 +123,23 @@ def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
         yield Requirement(RequirementKind.UTILISATION, (), cap, f"the utilisation cap of {cap:g}")
 
 
-def _of_links(problem: Problem) -> Iterator[Requirement]:
+def _of_fleet(problem: Problem) -> Iterator[Requirement]:
     for link in problem.links:
         if link.bandwidth_bytes_per_s is not None:
             ends = (link.upstream_tier, link.downstream_tier)
             link_of = "each link" if problem.sites.get(ends[0], 1) > 1 else "the link"
             words = f"the {plain_text(link.bandwidth_bytes_per_s * 8e-6)} Mbit/s of {link_of} {ends[0]} -> {ends[1]}"
             yield Requirement(RequirementKind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
+    for pool in problem.pools:
+        if pool.memory_bytes is not None:
+            words = f"the {size_text(pool.memory_bytes)} of each worker of {pool.name}"
+            yield Requirement(RequirementKind.MEMORY, (pool.name,), pool.memory_bytes, words)
+        if pool.device_memory_bytes is not None:
+            words = f"the {pool.device_memory_bytes / 2**20:g} MiB of the device of each worker of {pool.name}"
+            yield Requirement(RequirementKind.DEVICE_MEMORY, (pool.name,), pool.device_memory_bytes, words)
+        workers = "worker" if pool.count == 1 else "workers"
+        words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"
+        yield Requirement(RequirementKind.COUNT, (pool.name,), pool.count, words)
 
 
 def _of_places(problem: Problem) -> Iterator[Requirement]:
@@ -142,19 +151,6 @@ def _of_places(problem: Problem) -> Iterator[Requirement]:
             if edge.tiers is not None:
                 words = f"the data {edge.upstream} -> {edge.downstream} in {' or '.join(edge.tiers)} only"
                 yield Requirement(RequirementKind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
-
-
-def _of_pools(problem: Problem) -> Iterator[Requirement]:
-    for pool in problem.pools:
-        if pool.memory_bytes is not None:
-            words = f"the {size_text(pool.memory_bytes)} of each worker of {pool.name}"
-            yield Requirement(RequirementKind.MEMORY, (pool.name,), pool.memory_bytes, words)
-        if pool.device_memory_bytes is not None:
-            words = f"the {pool.device_memory_bytes / 2**20:g} MiB of the device of each worker of {pool.name}"
-            yield Requirement(RequirementKind.DEVICE_MEMORY, (pool.name,), pool.device_memory_bytes, words)
-        workers = "worker" if pool.count == 1 else "workers"
-        words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"
-        yield Requirement(RequirementKind.COUNT, (pool.name,), pool.count, words)
 
 
 def relaxed(problem: Problem, requirement: Requirement, value: float) -> Problem:
@@ -180,10 +176,10 @@ def drop(problem: Problem, *dropped: Requirement) -> Problem:
     """The problem without these requirements."""
     changed = problem
     for requirement in dropped:
+        value = _NOTHING.get(requirement.kind, math.inf)
         if requirement.kind is RequirementKind.COUNT:
-            changed = relaxed(changed, requirement, _enough(problem, requirement.subjects[0]))
-        else:
-            changed = relaxed(changed, requirement, _NOTHING.get(requirement.kind, math.inf))
+            value = _enough(problem, requirement.subjects[0])
+        changed = relaxed(changed, requirement, value)
     return changed
 
 
@@ -215,11 +211,16 @@ def _workers_alone(problem: Problem, pool: str) -> dict[str, int]:
     return found
 
 
-def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
-    def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-        return _with_target(problem, subjects, field, value if math.isfinite(value) else None)
+Change = Callable[[Problem, tuple[str, ...], float], Problem]  # a problem, a requirement's subjects, its new value
 
-    return change
+
+def _finite(value: float) -> float | None:
+    """A limit as problems state it: None without one."""
+    return value if math.isfinite(value) else None
+
+
+def _slo(field: str) -> Change:
+    return lambda problem, subjects, value: _with_target(problem, subjects, field, _finite(value))
 
 
 def _with_target(problem: Problem, subjects: Sequence[str], field: str, value: Any) -> Problem:
@@ -234,19 +235,22 @@ def _limit(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem
     return replace(problem, most={name: limit for name, limit in most.items() if math.isfinite(limit)})
 
 
-def _pool(change: Callable[[Pool, float], Pool]) -> Callable[[Problem, tuple[str, ...], float], Problem]:
+def _pool(field: str, stated: Callable[[float], object] = _finite) -> Change:
+    """A change of a field of pools. `stated`: a value as they state it."""
+
     def apply(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-        pools = tuple(change(pool, value) if pool.name in subjects else pool for pool in problem.pools)
+        changed: dict[str, Any] = {field: stated(value)}
+        pools = tuple(replace(pool, **changed) if pool.name in subjects else pool for pool in problem.pools)
         return replace(problem, pools=pools)
 
     return apply
 
 
 def _link(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-    limit = value if math.isfinite(value) else None
     links = tuple(
-        replace(link, bandwidth_bytes_per_s=limit) if (link.upstream_tier, link.downstream_tier) == subjects else link
+        replace(link, bandwidth_bytes_per_s=_finite(value)) if ends == subjects else link
         for link in problem.links
+        for ends in [(link.upstream_tier, link.downstream_tier)]
     )
     return replace(problem, links=links)
 
@@ -296,7 +300,7 @@ _NOTHING = {  # of all other kinds: inf; without a mean to reach, requests may s
     RequirementKind.MEAN_ACCURACY: 0.0,
 }
 
-_CHANGES: dict[RequirementKind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
+_CHANGES: dict[RequirementKind, Change] = {
     RequirementKind.ACCURACY: _slo("accuracy"),
     RequirementKind.MEAN_ACCURACY: _slo("mean_accuracy"),
     RequirementKind.SURVIVE: _unspared,
@@ -306,14 +310,10 @@ _CHANGES: dict[RequirementKind, Callable[[Problem, tuple[str, ...], float], Prob
     RequirementKind.LATENCY_P99: _slo("latency_p99_s"),
     RequirementKind.MARGIN: _without_margin,
     RequirementKind.UTILISATION: _busier,
-    RequirementKind.SHARING: _pool(lambda pool, value: replace(pool, sharing=Sharing.SHARED)),
+    RequirementKind.SHARING: _pool("sharing", lambda _: Sharing.SHARED),
     RequirementKind.BANDWIDTH: _link,
-    RequirementKind.MEMORY: _pool(
-        lambda pool, value: replace(pool, memory_bytes=value if math.isfinite(value) else None)
-    ),
-    RequirementKind.DEVICE_MEMORY: _pool(
-        lambda pool, value: replace(pool, device_memory_bytes=value if math.isfinite(value) else None)
-    ),
+    RequirementKind.MEMORY: _pool("memory_bytes"),
+    RequirementKind.DEVICE_MEMORY: _pool("device_memory_bytes"),
     RequirementKind.RESIDENCY: _anywhere,
-    RequirementKind.COUNT: _pool(lambda pool, value: replace(pool, count=int(value))),
+    RequirementKind.COUNT: _pool("count", int),
 }

@@ -24,7 +24,7 @@ from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.deadline_shares import deadline_s, deadline_shares
 from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
 from jellybean_solver.planning.form_search import best_of_forms
@@ -32,7 +32,7 @@ from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_in_time import in_time
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import solve_mixed
-from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
+from jellybean_solver.planning.solver import Solution, certified, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.objectives import Fleet
 
@@ -258,9 +258,8 @@ class _DeadlineSolver:
         proof = cheapest.certificate if self.deadline.judge is not None else None
         if proof is not None and latency(plan).unqueued_s > self.deadline.p99_s:
             bound = proof.bound  # this plan meets the target by the judge only; the deadline rows would exclude it
-        bound = min(bound, value)
         ended = termination_of(value, bound, gap=self.gap, out_of_time=found.out_of_time)
-        return Solution(replace(plan, certificate=Certificate.of(value, bound, ended)), None, cheapest.selections_tried)
+        return Solution(certified(plan, bound, ended), None, cheapest.selections_tried)
 
 
 def _planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:

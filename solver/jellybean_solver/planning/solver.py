@@ -49,18 +49,15 @@ class Solution:
 def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: bool) -> Solution:
     """The cheapest plan without regard to latency, or why there is none."""
 
-    def holds(changed: Problem) -> bool:
-        try:
-            return cheapest_solution(changed, gap, limit, explained=False).plan is not None
-        except SolverError:  # out of time: feasibility is not shown
-            return False
+    def plan_of(changed: Problem) -> Plan | None:
+        return cheapest_solution(changed, gap, limit, explained=False).plan
 
     fleet = Fleet(Network(problem))
     outcome = cheapest(fleet, problem.accuracy_target, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        reasons = explain(fleet.network, limit, holds) if explained else None
+        reasons = explain(fleet.network, limit, plan_of) if explained else None
         return Solution(None, reasons, outcome.tried)
     plan, evaluation = finish(fleet.network, outcome)
     if evaluation.breaches and (affordable := _affordable(fleet, outcome, gap, limit)) is not None:
@@ -68,7 +65,7 @@ def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: 
     plan = evaluation.checked(plan, within_budget=False)
     if evaluation.breaches:
         broken = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
-        reasons = explain_breaches(fleet.network, plan, evaluation, limit, holds) if explained else broken
+        reasons = explain_breaches(fleet.network, plan, evaluation, limit, plan_of) if explained else broken
         return Solution(None, reasons, outcome.tried)
     return Solution(plan, None, outcome.tried)
 
@@ -125,7 +122,8 @@ def finish(
     """
     if outcome.found is None or outcome.selection is None:
         raise SolverError("the search has no answer to make a plan of")
-    draft = build_plan(network, outcome.selection, outcome.found, _certificate(outcome, outcome.value))
+    proof = Certificate.of(outcome.value, outcome.bound, outcome.termination)
+    draft = build_plan(network, outcome.selection, outcome.found, proof)
     evaluation = evaluate(network.problem, draft)
     moved = None if running is None else running.migration(draft)
     total = evaluation.cost.total_usd_per_h
@@ -139,8 +137,8 @@ def finish(
             f"the assignment's cost of {outcome.value:.9g} USD/h and the plan's of {total:.9g} USD/h disagree; "
             "please report this problem"
         )
-    certificate = _certificate(outcome, total, least_usd_per_h_of_work(network.problem))
-    return replace(evaluation.stated(draft), certificate=certificate), evaluation
+    bound = max(outcome.bound, least_usd_per_h_of_work(network.problem))
+    return certified(evaluation.stated(draft), bound, outcome.termination, total), evaluation
 
 
 def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError:
@@ -155,9 +153,15 @@ def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError
     )
 
 
-def _certificate(outcome: Outcome[Assignment], objective: float, least: float = 0.0) -> Certificate:
-    """The certificate of a plan. `least`: a lower bound that is known without the search."""
-    return Certificate.of(objective, min(max(outcome.bound, least), objective), outcome.termination)
+def certified(plan: Plan, bound: float, ended: Termination = Termination.GAP, value: float | None = None) -> Plan:
+    """The plan with the certificate of a lower bound on its value: all that it counts, unless it is stated."""
+    value = plan.counted_usd_per_h if value is None else value
+    certificate = replace(
+        Certificate.of(value, min(value, bound), ended),
+        forgone_usd_per_h=plan.forgone_usd_per_h,
+        penalty_usd_per_h=plan.accuracy_penalty_usd_per_h,
+    )
+    return replace(plan, certificate=certificate)
 
 
 def limited(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:

@@ -28,7 +28,7 @@ def structural_reasons(network: Network) -> Iterator[str]:
     problem = network.problem
     unplaceable = [operator for operator in problem.operators if not network.runnable[operator.name]]
     for operator in unplaceable:
-        yield f"operator {operator.name} cannot run anywhere: {_placement_obstacle(network, operator)}"
+        yield f"operator {operator.name} cannot run anywhere: {_placement_obstacle(problem, operator)}"
     if unplaceable or can_flow(network, network.demand({})):
         return
     missing = _missing(problem)
@@ -42,30 +42,21 @@ def structural_reasons(network: Network) -> Iterator[str]:
         yield _blocked_operator(Network(linked)) or _jointly_blocked(linked)
 
 
-def _placement_obstacle(network: Network, operator: Operator) -> str:
-    """Why no pool can run any variant: no profile, residency, or memory."""
+def _placement_obstacle(problem: Problem, operator: Operator) -> str:
+    """Why no pool can run any variant: no profile, residency, no workers, or memory."""
     names = ", ".join(variant.name for variant in operator.variants)
-    known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
+    known = [(v, pool) for v in operator.variants for pool in problem.pools if pool.name in v.service]
     allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
-    if not allowed:
-        of = names if known else f"its variants ({names})"
-        away = _without_workers(network, operator)
-        none = f"no worker pool has a profile of {of}"
-        if away:
-            none = f"the pools with a profile of {of} have no workers: {away}"
-        return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if known else none
-    return f"memory: even {nearest_worker(allowed)}"
-
-
-def _without_workers(network: Network, operator: Operator) -> str:
-    """Names of the pools that could run the operator but have no workers; empty if there are none."""
-    return ", ".join(
-        f"{pool.name} (count 0)"
-        for pool in network.problem.pools
-        if pool.count == 0
-        and (operator.tiers is None or pool.tier in operator.tiers)
-        and any(pool.name in variant.service for variant in operator.variants)
-    )
+    staffed = [(v, pool) for v, pool in allowed if pool.count > 0]
+    if staffed:
+        return f"memory: even {nearest_worker(staffed)}"
+    has_workers = any(pool.count > 0 for _, pool in known)
+    of = names if has_workers else f"its variants ({names})"
+    none = f"no worker pool has a profile of {of}"
+    if allowed:
+        idle = ", ".join(dict.fromkeys(f"{pool.name} (count 0)" for _, pool in allowed))
+        none = f"the pools with a profile of {of} have no workers: {idle}"
+    return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if has_workers else none
 
 
 def _blocked_operator(network: Network) -> str:

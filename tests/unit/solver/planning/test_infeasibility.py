@@ -464,3 +464,9 @@ def test_residencies_that_no_placement_keeps_together_are_named() -> None:
 def test_a_selection_that_reaches_the_best_accuracy_is_not_said_to_miss_it() -> None:
     case = _variants(rate_per_s=1.0, slo=Slo(accuracy=90.0 + 1e-5))
     assert _why(case).reasons[0] == "accuracy: no selection is more accurate than 90 (a big)"
+
+
+def test_that_no_accuracy_is_known_is_said() -> None:
+    case = replace(_variants(rate_per_s=1.0, slo=Slo(accuracy=80.0)), accuracy=EndToEnd(("a",), {}))
+    unknown = "the profile knows no complete selection of variants that can run on this infrastructure"
+    assert _why(case).reasons == (f"accuracy: {unknown}",)

@@ -19,10 +19,13 @@ from jellybean_solver import (
     SearchSettings,
     Sharing,
     Slo,
+    combine_workflows,
     evaluate,
     replan,
     solve,
 )
+from jellybean_solver.deadline.settings import DEFAULT_SETTINGS, MixSettings
+from jellybean_solver.model.deadline_shares import with_deadlines
 from tests import plan_check
 from tests.support.small_problems import box, operator, problem, variant
 
@@ -81,6 +84,23 @@ def test_a_variant_that_is_too_slow_is_left_out() -> None:
     assert plan.certificate.objective_of is Objective.MEAN_ACCURACY
     assert plan.certificate.objective == plan.accuracy
     assert plan.certificate.bound == pytest.approx(unlimited(asked).accuracy, abs=0.02), "that of all mixtures"
+
+
+@pytest.mark.parametrize("names", [["low"], []])
+def test_one_selection_of_several_workflows_is_sought_once(names: list[str]) -> None:
+    """The most accurate plan of two workflows; none is in time but those of one variant each, or none at all."""
+    both = combine_workflows("both", {"a": reading(count=4), "b": reading(count=4)})
+    asked = most_accurate(with_deadlines(both, {"a": 0.5, "b": 0.5}))
+    few = replace(DEFAULT_SETTINGS, mix=MixSettings(proposals=8, judgements=1))
+
+    def judge(plan: Plan) -> float:
+        return 0.5 if {one.variant for one in plan.variants} <= set(names) else 2.0
+
+    plan = solve(asked, deadline=Deadline(0.5, judge, few)).plan
+    assert (plan is None) == (not names)
+    if plan is not None:
+        assert [workflow.accuracy for workflow in plan.workflows] == [80.0, 80.0]
+        assert plan_check.complaints(asked, plan) == []
 
 
 def unlimited(asked: Problem) -> Plan:
