@@ -10,7 +10,7 @@ from jellybean_solver.model.loss import with_routes_of_one_workflow
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Fallback, Plan, PlannedOperator, Route
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.model.stated_figures import with_figures, with_pool_figures
+from jellybean_solver.model.stated_figures import with_figures
 
 SAME_RATE = 1e-9  # relative: rates of the documents and of a plan closer than this are equal
 
@@ -42,7 +42,7 @@ def kept_part(problem: Problem, before: Plan, again: Collection[str] | None = No
     both = frozenset(here) & there
     workflows = _unchanged(problem, before, both) if again is None else both.difference(again)
     return Kept(
-        _part(problem, before, workflows),
+        with_figures(restricted(problem, workflows), _part(before, workflows)),
         tuple(name for name in here if name in workflows),
         tuple(name for name in here if name in both - workflows),
         tuple(name for name in here if name not in there),
@@ -52,7 +52,7 @@ def kept_part(problem: Problem, before: Plan, again: Collection[str] | None = No
 
 def _unchanged(problem: Problem, before: Plan, names: frozenset[str]) -> frozenset[str]:
     """Those of these workflows that have the same sources, operators, profiles, targets and places as planned."""
-    own, part, of = restricted(problem, names), _part(problem, before, names), problem.workflow_of
+    own, part, of = restricted(problem, names), _part(before, names), problem.workflow_of
     changed = _differing(own.slo_by_workflow, part.slo_by_workflow)
     changed |= {of(name) for name in _differing(own.source_by_name, part.source_by_name)}
     changed |= {of(name) for name in own.operator_by_name.keys() ^ part.operator_by_name.keys()}
@@ -62,7 +62,7 @@ def _unchanged(problem: Problem, before: Plan, names: frozenset[str]) -> frozens
         if pool is None or (pool.tier, pool.sharing) != (worker.tier, worker.sharing):
             changed |= set(map(of, worker.rates_per_s))
     if known := names - changed:
-        present = with_figures(restricted(problem, known), _part(problem, part, known))
+        present = with_figures(restricted(problem, known), _part(part, known))
         planned = part.operator_by_name
         changed |= {of(one.name) for one in present.operators if not _is_alike(one, planned[one.name])}
     return names - changed
@@ -105,8 +105,8 @@ def _figures(planned: PlannedOperator) -> tuple[list[object], list[float]]:
     return exact, [planned.rate_per_s, *(edge.ratio for edge in planned.inputs)]
 
 
-def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
-    """The plan with some of its workflows: their sources, operators, routes, and workers at present prices."""
+def _part(plan: Plan, workflows: frozenset[str]) -> Plan:
+    """The plan with some of its workflows: their sources, operators, routes and workers."""
 
     def owned(name: str) -> bool:
         return plan.workflow_of(name) in workflows
@@ -122,10 +122,7 @@ def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
         rates = {name: rate for name, rate in worker.rates_per_s.items() if owned(name)}
         if rates:
             variants = {name: variant for name, variant in worker.variants.items() if owned(name)}
-            runs = ((plan.operator_at(name, worker.name), rate) for name, rate in rates.items())
-            load = sum(rate * run.request_s(worker.pool) for run, rate in runs)
-            own = replace(worker, rates_per_s=rates, load=load, variants=variants)
-            staff.append(with_pool_figures(problem, own))
+            staff.append(replace(worker, rates_per_s=rates, variants=variants))
     return replace(
         restricted(plan, workflows),
         workers=tuple(staff),

@@ -10,7 +10,6 @@ from jellybean_solver.beside.kept import Kept
 from jellybean_solver.beside.left_over import LeftOver
 from jellybean_solver.model.left_out import served
 from jellybean_solver.model.loss import RoutesAfterLoss, losses, with_routes_of_one_workflow
-from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.spreading import identical_workers
@@ -22,24 +21,22 @@ SAME_WEIGHT = 1e-9  # of routes: closer weights are the same
 def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver) -> Plan:
     """The plan of all workflows of the problem: the kept workers have their names, new ones get free ones.
 
-    Its cost, accuracies and certificate are placeholders. Only figures of the added workflows are computed
-    here: those of the kept ones did not change.
+    Its cost, accuracies and certificate are placeholders.
     """
     problem = served(problem, added)
-    new = _on_fleet(restricted(problem, kept.planned), kept.plan, added, left)
+    new = _on_fleet(kept.plan, added, left)
     stays = kept.plan
     if problem.is_for_ways or new.mixes or stays.mixes:
         new, stays = with_routes_of_one_workflow(new, new), with_routes_of_one_workflow(stays, stays)
-    staff = {worker.name: worker for worker in kept.plan.workers}
+    staff = dict(stays.worker_by_name)
     for worker in new.workers:
         before = staff.get(worker.name)
-        staff[worker.name] = worker if before is None else _both(before, worker)
-    planned = {one.name: one for one in (*kept.plan.operators, *new.operators)}
+        variants = worker.variants if before is None else {**before.variants, **worker.variants}
+        staff[worker.name] = replace(worker, variants=variants)
+    planned = {one.name: one for one in (*stays.operators, *new.operators)}
     place = {pool.name: number for number, pool in enumerate(problem.pools)}
     plan = replace(
         new,
-        tiers=problem.tiers,
-        sources=problem.sources,
         operators=tuple(planned[operator.name] for operator in problem.operators),
         workers=tuple(sorted(staff.values(), key=lambda worker: place[worker.pool])),
         routes=(*stays.routes, *new.routes),
@@ -49,7 +46,7 @@ def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver) -> Plan:
         fallbacks=(),
     )
     is_spread = problem.may_mix and not problem.survives
-    plan = with_fallbacks(problem, plan, (stays, new))
+    plan = with_fallbacks(problem, with_figures(problem, plan), (stays, new))
     return replace(plan, spread=identical_workers(plan) if is_spread else {})
 
 
@@ -70,33 +67,18 @@ def _fallbacks(problem: Problem, plan: Plan, parts: Sequence[Plan]) -> Sequence[
     return found if is_needed else ()
 
 
-def _both(before: PlannedWorker, worker: PlannedWorker) -> PlannedWorker:
-    """A worker with the operators of the kept workflows and those of the added ones."""
-    return replace(
-        before,
-        rates_per_s={**before.rates_per_s, **worker.rates_per_s},
-        load=before.load + worker.load,
-        variants={**before.variants, **worker.variants},
-    )
-
-
-def _on_fleet(problem: Problem, kept: Plan, added: Plan, left: LeftOver) -> Plan:
-    """The plan of the added workflows with the workers' names and pools in the plan of all, and the figures there."""
+def _on_fleet(kept: Plan, added: Plan, left: LeftOver) -> Plan:
+    """The plan of the added workflows with the workers' names and pools in the plan of all."""
     names = dict(_names(kept, added, left))
-    workers = []
-    for worker in added.workers:
-        before = kept.worker_by_name.get(names[worker.name])
-        workers.append(replace(worker, name=names[worker.name], pool=worker.pool if before is None else before.pool))
-    pool_of = {one.name: worker.pool for one, worker in zip(added.workers, workers, strict=True)}
-    draft = replace(
+    known = kept.worker_by_name
+    pool_of = {one.name: known[own].pool if (own := names[one.name]) in known else one.pool for one in added.workers}
+    return replace(
         added,
         operators=tuple(_renamed(operator, added, pool_of) for operator in added.operators),
-        workers=tuple(workers),
+        workers=tuple(replace(one, name=names[one.name], pool=pool_of[one.name]) for one in added.workers),
         routes=tuple(_route(route, names) for route in added.routes),
         fallbacks=tuple(replace(one, lost=names.get(one.lost, one.lost)) for one in added.fallbacks),
-        spread={},
     )
-    return with_figures(problem, draft)
 
 
 def _names(kept: Plan, added: Plan, left: LeftOver) -> Iterator[tuple[str, str]]:
@@ -119,7 +101,7 @@ def _free_name(worker: PlannedWorker, taken: set[str]) -> str:
 
 
 def _renamed(operator: PlannedOperator, added: Plan, pool_of: Mapping[str, str]) -> PlannedOperator:
-    """The operator with the batch sizes by pool of the fleet; with_figures fills in what else is by pool."""
+    """The operator with the batch sizes by pool of the fleet."""
     runs = [worker for worker in added.workers if operator.name in worker.rates_per_s]
 
     def of(one: PlannedOperator) -> PlannedOperator:
