@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 
 import highspy
 import numpy as np
@@ -73,25 +74,28 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None, lim
     order in the plans; exchanging the plans exchanges the pairs. At the `limit` workers of unlike models are paired by
     the value of the models that they keep, the greatest first.
     """
-    one_colours, two_colours = colour_workers(before, after)
-    one_models, two_models = ({w.name: hosted_models(plan, w) for w in plan.workers} for plan in (before, after))
+    plans = before, after
+    colours = colour_workers(before, after)
+    models = [{worker.name: hosted_models(plan, worker) for worker in plan.workers} for plan in plans]
     pairs: list[Pair] = []
     out_of_time = False
-    for pool in dict.fromkeys((worker.pool, worker.tier) for worker in (*before.workers, *after.workers)):
-        one = [worker for worker in before.workers if (worker.pool, worker.tier) == pool]
-        two = [worker for worker in after.workers if (worker.pool, worker.tier) == pool]
-        for keys in (
-            (lambda w: (one_colours[w.name], w.name), lambda w: (two_colours[w.name], w.name)),
-            (lambda w: one_colours[w.name], lambda w: two_colours[w.name]),
-            (lambda w: (one_models[w.name], w.name), lambda w: (two_models[w.name], w.name)),
-            (lambda w: one_models[w.name], lambda w: two_models[w.name]),
-        ):
-            found, one, two = _equal(one, two, *keys)
+
+    def alike(name: str) -> Hashable:
+        return None
+
+    for pool in dict.fromkeys((worker.pool, worker.tier) for plan in plans for worker in plan.workers):
+        one, two = ([worker for worker in plan.workers if (worker.pool, worker.tier) == pool] for plan in plans)
+        for marks in (colours, models):
+            found, one, two = _equal(one, two, marks[0].__getitem__, marks[1].__getitem__)
             pairs += found
-        worths = _worths(worth, [*one, *two], [one_models[w.name] for w in one] + [two_models[w.name] for w in two])
-        rest = _overlapping(one, two, one_models, two_models, worths, limit)
-        pairs += rest.pairs
-        out_of_time = out_of_time or rest.out_of_time
+        left, right = (_kinds(workers, held) for workers, held in zip((one, two), models, strict=True))
+        flow, is_late = _transport(left, right, _worths(worth, [*one, *two], [*left, *right]), limit)
+        out_of_time = out_of_time or is_late
+        before_groups, after_groups = [*left.values()], [*right.values()]
+        for (at, to), count in flow.items():
+            pairs += [(before_groups[at].pop(0), after_groups[to].pop(0)) for _ in range(count)]
+        found, one, two = _equal([*chain(*before_groups)], [*chain(*after_groups)], alike, alike)
+        pairs += [*found, *((worker, None) for worker in one), *((None, worker) for worker in two)]
     return Matching(tuple(pairs), out_of_time)
 
 
@@ -142,11 +146,7 @@ def _variants_of(plan: Plan, worker: PlannedWorker, names: AbstractSet[str]) -> 
 
 def routes_by_colour(plan: Plan, marks: Colours) -> Counter[Hashable]:
     """The plan's routes with workers replaced by colours: equal for plans that differ only in the names of workers."""
-    return Counter(_route(route.weight, route.workers, marks) for route in plan.routes)
-
-
-def _route(weight: float, workers: Mapping[str, str], marks: Colours) -> Hashable:
-    return round(weight, DIGITS), tuple(sorted((name, marks[worker]) for name, worker in workers.items()))
+    return Counter(_coloured(route, marks) for route in _sorted_routes(plan))
 
 
 _SortedRoute = tuple[float, tuple[str, ...], tuple[str, ...]]  # rounded weight, operators in order, their workers
@@ -160,6 +160,11 @@ def _sorted_routes(plan: Plan) -> list[_SortedRoute]:
     return found
 
 
+def _coloured(route: _SortedRoute, marks: Colours) -> Hashable:
+    weight, names, workers = route
+    return weight, names, tuple(map(marks.__getitem__, workers))
+
+
 def _refined(
     plan: Plan,
     routes: Sequence[_SortedRoute],
@@ -169,10 +174,9 @@ def _refined(
 ) -> dict[str, int]:
     """The next colours. `numbers`, `passed`: of this round's colours and routes by colour, which both plans share."""
     passing: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
-    for weight, names, workers in routes:
-        key = (weight, names, tuple(map(marks.__getitem__, workers)))
-        number = passed.setdefault(key, len(passed))
-        for operator, worker in zip(names, workers, strict=True):
+    for route in routes:
+        number = passed.setdefault(_coloured(route, marks), len(passed))
+        for operator, worker in zip(*route[1:], strict=True):
             passing[worker][operator, number] += 1
     found: dict[str, int] = {}
     for planned in plan.workers:
@@ -186,51 +190,28 @@ def _refined(
 def _equal(
     one: Sequence[PlannedWorker],
     two: Sequence[PlannedWorker],
-    one_key: Callable[[PlannedWorker], Hashable],
-    two_key: Callable[[PlannedWorker], Hashable],
+    one_mark: Callable[[str], Hashable],
+    two_mark: Callable[[str], Hashable],
 ) -> tuple[list[Pair], list[PlannedWorker], list[PlannedWorker]]:
-    """Pairs of workers with equal keys, in order, and the unpaired workers of `one` and of `two`."""
-    waiting: defaultdict[Hashable, list[PlannedWorker]] = defaultdict(list)
-    for worker in reversed(two):
-        waiting[two_key(worker)].append(worker)
-    pairs: list[Pair] = []
-    rest: list[PlannedWorker] = []
-    for worker in one:
-        alike = waiting[one_key(worker)]
-        if alike:
-            pairs.append((worker, alike.pop()))
-        else:
-            rest.append(worker)
-    taken = {other.name for _, other in pairs if other is not None}
-    return pairs, rest, [worker for worker in two if worker.name not in taken]
+    """Pairs of workers of equal mark, and the unpaired workers of `one` and of `two`.
 
-
-def _overlapping(
-    one: Sequence[PlannedWorker],
-    two: Sequence[PlannedWorker],
-    one_models: Mapping[str, Models],
-    two_models: Mapping[str, Models],
-    worths: Mapping[HostedModel, float],
-    limit: Clock,
-) -> Matching:
-    """Pairs of workers with different models: a matching of greatest kept value, then the remaining ones in order."""
-    left, right = _kinds(one, one_models), _kinds(two, two_models)
-    if _ordered(left) > _ordered(right):  # solve the same problem whichever plan comes first
-        swapped = _overlapping(two, one, two_models, one_models, worths, limit)
-        return replace(swapped, pairs=tuple((a, b) for b, a in swapped.pairs))
+    Those of equal names are paired first, then the others in order. `one_mark`, `two_mark`: of a worker's name.
+    """
     pairs: list[Pair] = []
-    before, after = [*left.values()], [*right.values()]
-    continuing, out_of_time = _transport(left, right, worths, limit)
-    for (at, to), count in continuing.items():
-        for _ in range(count):
-            pairs.append((before[at].pop(0), after[to].pop(0)))
-    one = [worker for workers in left.values() for worker in workers]
-    two = [worker for workers in right.values() for worker in workers]
-    both, one, two = _equal(one, two, lambda worker: worker.name, lambda worker: worker.name)
-    many = min(len(one), len(two))
-    pairs += [*both, *zip(one[:many], two[:many], strict=True)]
-    pairs += [*((worker, None) for worker in one[many:]), *((None, worker) for worker in two[many:])]
-    return Matching(tuple(pairs), out_of_time)
+    for named in (True, False):
+        waiting: defaultdict[Hashable, list[PlannedWorker]] = defaultdict(list)
+        for worker in reversed(two):
+            waiting[two_mark(worker.name), named and worker.name].append(worker)
+        rest: list[PlannedWorker] = []
+        for worker in one:
+            alike = waiting[one_mark(worker.name), named and worker.name]
+            if alike:
+                pairs.append((worker, alike.pop()))
+            else:
+                rest.append(worker)
+        left = {worker.name for workers in waiting.values() for worker in workers}
+        one, two = rest, [worker for worker in two if worker.name in left]
+    return pairs, [*one], [*two]
 
 
 Kinds = dict[Models, list[PlannedWorker]]
@@ -252,6 +233,9 @@ def _transport(left: Kinds, right: Kinds, worths: Mapping[HostedModel, float], l
 
     And whether the `limit` came first, so that another flow may keep more.
     """
+    if _ordered(left) > _ordered(right):  # solve the same problem whichever plan comes first
+        flow, is_late = _transport(right, left, worths, limit)
+        return {(at, to): count for (to, at), count in flow.items()}, is_late
     ways = _Ways.of(left, right, worths)
     if not len(ways.value):
         return {}, False
@@ -268,7 +252,7 @@ class _Ways:
     before: Indices
     after: Indices
     value: Floats
-    counts: tuple[Floats, Floats]
+    counts: tuple[Floats, ...]
 
     @classmethod
     def of(cls, left: Kinds, right: Kinds, worths: Mapping[HostedModel, float]) -> _Ways:
@@ -278,14 +262,14 @@ class _Ways:
             for row, models in enumerate(kinds):
                 held[row, [columns[model] for model in models]] = 1.0
         worth, rows = holds[0] * np.array([*worths.values()]), max(1, MOST_AT_ONCE // max(1, len(right)))
-        parts = []
+        parts = [np.empty((3, 0))]
         for first in range(0, len(left), rows):
             value = worth[first : first + rows] @ holds[1].T
-            before, after = np.nonzero(value)
-            parts.append((before + first, after, value[before, after]))
-        pairs = [np.concatenate(own) for own in zip(*parts, strict=True)] if parts else [np.empty(0, int)] * 3
-        counts = [np.array([len(workers) for workers in kinds.values()], float) for kinds in (left, right)]
-        return cls(pairs[0], pairs[1], pairs[2], (counts[0], counts[1]))
+            at, to = np.nonzero(value)
+            parts.append(np.array((at + first, to, value[at, to])))
+        at, to, value = np.concatenate(parts, axis=1)
+        counts = tuple(np.array([len(workers) for workers in kinds.values()], float) for kinds in (left, right))
+        return cls(at.astype(int), to.astype(int), value, counts)
 
 
 def _exact_flow(ways: _Ways, time_limit_s: float | None) -> _Flow | None:

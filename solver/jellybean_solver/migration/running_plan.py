@@ -66,14 +66,13 @@ class RunningPlan:
 
     def moves(self, selection: Mapping[str, str]) -> LoadCosts:
         """Load costs for a complete selection."""
-        keys = {name: self._key(name, variant) for name, variant in selection.items()}
-        held: dict[str, Counter[HeldModels]] = {}
-        for pool in self.network.pools:
-            kinds = self._kinds.get((pool.name, pool.tier), {})
-            held[pool.name] = Counter()
-            for models, count in kinds.items():
-                held[pool.name][frozenset(name for name, key in keys.items() if key in models)] += count
-            held[pool.name].pop(frozenset(), None)
+        held = {
+            pool.name: {
+                frozenset(name for name, _ in instances): count
+                for instances, count in self.holding_sets(selection.items(), pool.name).items()
+            }
+            for pool in self.network.pools
+        }
         prices = {
             (name, pool.name): self.load_usd_per_h(name, variant, pool.name)
             for name, variant in selection.items()
@@ -86,11 +85,8 @@ class RunningPlan:
         demand = self.network.demand(partial)
         total = 0.0
         for name, variant in partial.items():
-            key = self._key(name, variant)
             ways = (
-                0.0
-                if any(key in models for models in self._kinds.get((pool, self.network.tier_of[pool]), ()))
-                else self.load_usd_per_h(name, variant, pool)
+                0.0 if self.holding(name, variant, pool) else self.load_usd_per_h(name, variant, pool)
                 for pool in demand.workers[name]
             )
             total += min(ways, default=0.0)
@@ -105,8 +101,7 @@ class RunningPlan:
 
     def holding(self, name: str, variant: str, pool: str) -> int:
         """Number of running workers of the pool that hold the variant's model."""
-        key, kinds = self._key(name, variant), self._kinds.get((pool, self.network.tier_of[pool]), {})
-        return sum(count for models, count in kinds.items() if key in models)
+        return sum(self.holding_sets([(name, variant)], pool).values())
 
     def holding_sets(self, instances: Iterable[Instance], pool: str) -> Mapping[frozenset[Instance], int]:
         """The variants that a running worker of the pool holds, of those in `instances` -> number of such workers."""
