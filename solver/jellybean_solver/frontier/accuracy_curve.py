@@ -26,7 +26,6 @@ from jellybean_solver.frontier.curve import (
     plan_of,
 )
 from jellybean_solver.frontier.moved_targets import MovedTargets, at_any_latency
-from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.targets import Slo
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
@@ -57,18 +56,16 @@ def cost_accuracy(
     the first plan is found.
     """
     targets = MovedTargets.of(problem, workflows)
-    top = targets.top
-    if top is None:
+    if targets.top is None:
         return Curve(Figure.ACCURACY, (), True, ("the profile knows the accuracy of no selection of variants",), step)
-    tell = _Progress(progress, top)
-    sweep = _CornerSweep(targets, solve, step, top, tell, least)
+    sweep = _CornerSweep(targets, solve, step, progress, targets.top, least)
     sweep.run()
     corners: list[CurvePoint] = []
-    for corner in sweep.corners:
-        tell.checking(len(corners), len(sweep.corners), corner)
+    for number, corner in enumerate(sweep.corners):
+        progress(number, len(sweep.corners), f"limits of plan {number + 1}, accuracy {corner.x:.4g}")
         found = replace(corner, start=corners[-1].x if corners else LOWEST)
         corners.append(checked(found, targets, problem, partial(_with_accuracy, corner.x), check))
-    tell.done()
+    progress(len(corners) or 100.0, len(corners) or 100.0, "done")
     return Curve(Figure.ACCURACY, tuple(corners), sweep.finished, sweep.ended, step)
 
 
@@ -88,8 +85,8 @@ class _CornerSweep:
     targets: MovedTargets
     solve: Solve
     step: float
+    progress: Progress
     top: float
-    tell: _Progress
     target: float | None
     corners: list[CurvePoint] = field(default_factory=list)
     above: float = math.inf
@@ -102,9 +99,12 @@ class _CornerSweep:
         return self.corners[-1] if self.corners else None
 
     def run(self) -> None:
-        """Solve for higher and higher targets until there is no plan, or time ends; SolverError before the first."""
-        is_over = False
-        while not is_over:
+        """Solve for higher and higher targets until there is no plan, or time ends; SolverError before the first.
+
+        Progress is in percent of the range from the first corner's accuracy to the best.
+        """
+        self.progress(0.0, 100.0, "the cheapest plan")
+        while not self.ended:
             try:
                 solution = self.solve(self._problem())
             except SolverError as error:
@@ -114,79 +114,51 @@ class _CornerSweep:
                 return
             plan = plan_of(solution)
             if plan is None:
-                is_over = not self._bisect(solution)
+                self._lower(solution)
             elif (accuracy := self.targets.reached(plan)) is None:
                 self.target = LOWEST
             else:
-                self._keep(plan, accuracy)
+                self._keep(CurvePoint(accuracy, plan, bound_usd_per_h(plan)))
 
     def _problem(self) -> Problem:
         """The problem of the next plan, whose p99 latency is judged afterwards."""
         target = self.target
         return self.targets.asked(lambda slo: at_any_latency(_with_accuracy(target, slo)), at_any_latency)
 
-    def _bisect(self, solution: Solution) -> bool:
-        """Lower the target, which has no plan, to one above the last corner; False if no plan can lie between."""
-        last, asked = self.last, self.target
+    def _lower(self, solution: Solution) -> None:
+        """Lower the target, which has no plan, to the nearest one that may have one; end if no plan can lie between.
+
+        That is the nearest feasible accuracy if it is known, else the smallest step above the last corner. What is
+        nearest of several workflows is a margin above their targets.
+        """
+        last, asked, known = self.last, self.target, solution.infeasibility
         if last is not None and asked is not None:
             self.kept = len(self.corners) if math.isinf(self.above) else self.kept
-            self.above = asked
-            between = _skipped(solution, last, asked, of_several=bool(self.targets.workflows))
-            if between is not None:
-                self.target = between
-                return True
-        self.ended = _why_it_ends(solution, last, asked, self.top)
-        return False
+            self.above, least = asked, last.x + ACCURACY_TOLERANCE
+            nearest = None if known is None or self.targets.workflows else known.nearest_accuracy
+            if nearest is None or nearest >= asked:
+                nearest = least
+            if nearest >= least and asked > nearest + ACCURACY_TOLERANCE / 2.0:
+                self.target = nearest
+                return
+        reasons = () if known is None else known.reasons
+        if last is not None and last.x >= self.top - ACCURACY_TOLERANCE:
+            self.ended = (f"{last.x:.10g} is the best that the profile knows of any selection",)
+        elif last is not None:
+            self.ended = (f"no plan is more accurate than {last.x:.10g}", *reasons)
+        else:
+            unknown = "no selection whose accuracy the profile knows fits at these rates"
+            self.ended = reasons if asked is None and reasons else (unknown,)
 
-    def _keep(self, plan: Plan, accuracy: float) -> None:
-        """Add the corner of a plan, and raise the target above it."""
-        found = CurvePoint(accuracy, plan, bound_usd_per_h(plan))
+    def _keep(self, found: CurvePoint) -> None:
+        """Add a corner, and raise the target above it."""
         if not math.isinf(self.above):
             del self.corners[self.kept :]  # of the corners within the last step, keep only the most accurate
         _add(self.corners, found)
-        self.target = accuracy + max(ACCURACY_TOLERANCE, min(self.step, (self.above - accuracy) / 2.0))
-        self.tell.reached(found)
-
-
-class _Progress:
-    """Progress of the sweep, in percent of the range from the cheapest plan's accuracy to the best; then of the checks.
-
-    Checks have a separate bar, because simulating a plan may take far longer than finding it.
-    """
-
-    def __init__(self, tell: Progress, top: float) -> None:
-        self.tell, self.top, self.count, self.total = tell, top, 0, 100.0
-        self.first: float | None = None
-        tell(0.0, 100.0, "the cheapest plan")
-
-    def reached(self, corner: CurvePoint) -> None:
-        if self.first is None:
-            self.first = corner.x
-        self.count += 1
-        span = self.top - self.first
-        share = (corner.x - self.first) / span if span > 0 else 1.0
-        self.tell(99.0 * min(1.0, share), 100.0, f"plan {self.count}, accuracy {corner.x:.4g}")
-
-    def checking(self, done: int, total: int, corner: CurvePoint) -> None:
-        self.total = float(total)
-        self.tell(done, self.total, f"limits of plan {done + 1}, accuracy {corner.x:.4g}")
-
-    def done(self) -> None:
-        self.tell(self.total, self.total, "done")
-
-
-def _skipped(solution: Solution, last: CurvePoint, asked: float, *, of_several: bool) -> float | None:
-    """The next accuracy target if there is no plan at target `asked`, so that no feasible accuracy is skipped.
-
-    The nearest feasible accuracy if known, else the smallest step above `last`; None if no plan can lie between. What
-    is nearest of several workflows is a margin above their targets.
-    """
-    known = None if of_several else solution.infeasibility
-    nearest = None if known is None else known.nearest_accuracy
-    least = last.x + ACCURACY_TOLERANCE
-    if nearest is not None and nearest < asked:
-        return nearest if nearest > least else None
-    return least if asked > least + ACCURACY_TOLERANCE / 2.0 else None
+        self.target = found.x + max(ACCURACY_TOLERANCE, min(self.step, (self.above - found.x) / 2.0))
+        span, first = self.top - self.corners[0].x, self.corners[0].x
+        share = (found.x - first) / span if span > 0 else 1.0
+        self.progress(99.0 * min(1.0, share), 100.0, f"plan {len(self.corners)}, accuracy {found.x:.4g}")
 
 
 def _add(corners: list[CurvePoint], found: CurvePoint) -> None:
@@ -194,12 +166,3 @@ def _add(corners: list[CurvePoint], found: CurvePoint) -> None:
     while corners and found.cost_usd_per_h - (cost := corners[-1].cost_usd_per_h) <= COST_TOLERANCE * max(1.0, cost):
         found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, corners.pop().bound_usd_per_h))
     corners.append(found)
-
-
-def _why_it_ends(solution: Solution, last: CurvePoint | None, target: float | None, top: float) -> tuple[str, ...]:
-    if last is not None and last.x >= top - ACCURACY_TOLERANCE:
-        return (f"{last.x:.10g} is the best that the profile knows of any selection",)
-    reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
-    if last is not None:
-        return (f"no plan is more accurate than {last.x:.10g}", *reasons)
-    return reasons if target is None else ("no selection whose accuracy the profile knows fits at these rates",)

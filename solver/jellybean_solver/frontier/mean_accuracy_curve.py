@@ -3,8 +3,7 @@
 A plan may have any mean accuracy in a range, so the curve has no corners to enumerate. Between two points the cost lies
 in a box: at most that of the next point, whose plan is accurate enough, and at least the lower bound of the point
 before. The largest box is divided by the cheapest plan for the accuracy in its middle (Hamacher, Pedersen, Ruzika:
-Finding representative systems for discrete bicriterion optimization problems, 2007). From each point on, the most
-accurate plan of nearly its cost is sought too: there a level stretch, which the same workers serve, ends with a jump.
+Finding representative systems for discrete bicriterion optimization problems, 2007).
 
 A p99 latency target is a matter of `solve`. The budget is checked afterwards, as on the other curves.
 """
@@ -38,8 +37,6 @@ from jellybean_solver.planning.solve import solve
 POINTS = 15  # accuracies that are solved for: with more, the picture does not change to the eye
 EQUAL_COST = 2e-5  # relative: costs closer than this are equal, as programs are solved to half of it
 LEAST_AREA = 5e-4  # of the curve's range in cost times that in accuracy: smaller boxes are not divided
-LEVEL = 0.005  # of the range in cost: a rise that the eye takes for level
-LEAST_GAIN = 0.02  # of the range in accuracy: the shortest level stretch whose end is sought
 HALVINGS = 6  # of the range in which the highest mean of several workflows is sought
 LOWEST_MEAN = 0.0  # percent: a mean accuracy that every plan of known accuracy reaches
 
@@ -69,7 +66,6 @@ def cost_mean_accuracy(
         return Curve(Figure.ACCURACY, (), True, why, step)
     progress(1, points, "the highest mean accuracy")
     sweep.finish()
-    sweep.find_stretch_end(sweep.points[0])
     for asked in accuracies:
         if sweep.is_inside(asked):
             sweep.divide(asked)
@@ -175,25 +171,11 @@ class _Sweep:
         found = self._cheapest(accuracy)
         if found is not None:
             self._keep([found])
-            self.find_stretch_end(found)
         elif late == len(self.late):  # none was found where one exists: that of the next point does
             before = max((p.bound_usd_per_h for p in self.points if p.start <= accuracy), default=0.0)
             self._keep([replace(after, start=accuracy, bound_usd_per_h=before)])
         else:
             self.unknown.append(accuracy)
-
-    def find_stretch_end(self, point: CurvePoint) -> None:
-        """Find the end of the stretch that costs nearly the same as a point; with a p99 target that takes too long."""
-        height, width = self._range()
-        if deadline_s(self.problem) is not None or self.targets.workflows or height <= 0.0 or width <= 0.0:
-            return
-        best = self._most_accurate(point.cost_usd_per_h + LEVEL * height)
-        reached = point.x if best is None or best.accuracy is None else best.accuracy
-        is_known = any(one.start <= reached <= one.x for one in self.points)
-        if best is None or is_known or reached <= point.x + LEAST_GAIN * width:
-            return
-        self.solved += 1
-        self._keep([self._cheapest(reached) or self._point(reached, best, point.bound_usd_per_h)])
 
     def highest_text(self) -> Iterable[str]:
         """What is known of the highest mean accuracy, as sentences."""
