@@ -15,6 +15,7 @@ from .demand.memory import fits as fits
 from .diff.plan_diff import PlanDiff as PlanDiff
 from .diff.plan_diff import WorkerChange as WorkerChange
 from .diff.plan_diff import plan_diff as plan_diff
+from .diff.plan_differences import plan_differences as plan_differences
 from .errors import JellyBeanError as JellyBeanError
 from .errors import OutOfTimeError as OutOfTimeError
 from .errors import SolverError as SolverError
@@ -27,7 +28,6 @@ from .explanation.explain import explain as explain
 from .explanation.forced_choices import Question as Question
 from .explanation.forced_choices import WhyNot as WhyNot
 from .explanation.parts import Part as Part
-from .explanation.plan_differences import plan_differences as plan_differences
 from .explanation.resolver import DeadlineResult as DeadlineResult
 from .explanation.resolver import ResolveSettings as ResolveSettings
 from .figures import distinct_durations as distinct_durations

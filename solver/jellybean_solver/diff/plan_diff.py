@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -174,7 +175,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None, *, limi
     marks = colour_workers(before, after)
     names = {one.name: two.name for one, two in pairs if one is not None and two is not None}
     workers = (_worker_change(one, two, before, after) for one, two in pairs)
-    mixed = {operator.name for plan in (before, after) for operator in plan.operators if operator.others}
+    mixed = mixed_operators(before, after)
     placed = _placed(before, mixed), _placed(after, mixed)
     return PlanDiff(
         cost_before=before.cost,
@@ -183,24 +184,26 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None, *, limi
         accuracy_after=after.accuracy,
         overrides_before=before.overrides,
         overrides_after=after.overrides,
-        variants=tuple(VariantChange(*change) for change in _changes(_variants(before), _variants(after), None)),
+        variants=tuple(VariantChange(*change) for change in changes(variants_of(before), variants_of(after), None)),
         shares=tuple(
             ShareChange(*key, was, now)
-            for key, was, now in _changes(_shares(before, mixed), _shares(after, mixed), 0.0)
+            for key, was, now in changes(shares_of(before, mixed), shares_of(after, mixed), 0.0)
         ),
         models=tuple(
             ModelChange(*key, was, now)
-            for key, was, now in _changes(_model_files(before, after), _model_files(after, before), None)
+            for key, was, now in changes(_model_files(before, after), _model_files(after, before), None)
         ),
-        pools=tuple(PoolChange(*key, was, now) for key, was, now in _changes(_counts(before), _counts(after), 0)),
+        pools=tuple(
+            PoolChange(*key, was, now) for key, was, now in changes(worker_counts(before), worker_counts(after), 0)
+        ),
         placements=tuple(
             PlacementChange(operator, pool, *(*_alternating(was, now), variant))
-            for (operator, pool, variant), was, now in _changes(*placed, (0, 0.0, 0))
+            for (operator, pool, variant), was, now in changes(*placed, (0, 0.0, 0))
         ),
         workers=tuple(c for c in workers if c.load or c.unload or c.before is None or c.after is None),
         links=tuple(
             LinkChange(*key, *_alternating(was, now))
-            for key, was, now in _changes(_traffic(before), _traffic(after), (0.0, 0.0))
+            for key, was, now in changes(_traffic(before), _traffic(after), (0.0, 0.0))
         ),
         routes_changed=routes_by_colour(before, marks[0]) != routes_by_colour(after, marks[1]),
         figures=tuple(figure_changes(before, after)),
@@ -234,12 +237,17 @@ def _sorted(models: Iterable[HostedModel]) -> tuple[HostedModel, ...]:
     return tuple(sorted(models, key=lambda model: (model.operator, model.variant)))
 
 
-def _variants(plan: Plan) -> Mapping[str, str]:
+def mixed_operators(before: Plan, after: Plan) -> AbstractSet[str]:
+    """The operators that one of the plans mixes variants of."""
+    return {operator.name for plan in (before, after) for operator in plan.operators if operator.others}
+
+
+def variants_of(plan: Plan) -> Mapping[str, str]:
     """Operator -> its variants by name, in one order in every plan."""
     return {operator.name: " + ".join(sorted(one.variant for one in operator.variants)) for operator in plan.operators}
 
 
-def _shares(plan: Plan, mixed: Collection[str]) -> Mapping[Key, float]:
+def shares_of(plan: Plan, mixed: Collection[str]) -> Mapping[Key, float]:
     """(operator, variant) -> fraction of the requests that get it, for operators in `mixed`."""
     found: dict[Key, float] = {}
     for part in selection_shares(plan) if mixed else ():
@@ -258,7 +266,8 @@ def _model_files(plan: Plan, other: Plan) -> Mapping[Key, str | None]:
     }
 
 
-def _counts(plan: Plan) -> Mapping[Key, int]:
+def worker_counts(plan: Plan) -> Mapping[Key, int]:
+    """(pool, tier) -> workers in use."""
     return Counter((worker.pool, worker.tier) for worker in plan.workers)
 
 
@@ -277,7 +286,7 @@ def _traffic(plan: Plan) -> Mapping[Key, tuple[float, float]]:
     return {(use.upstream_tier, use.downstream_tier): (use.bytes_per_s, use.cost_usd_per_h) for use in link_uses(plan)}
 
 
-def _changes(before: Mapping[K, V], after: Mapping[K, V], missing: D) -> Iterator[tuple[K, V | D, V | D]]:
+def changes(before: Mapping[K, V], after: Mapping[K, V], missing: D) -> Iterator[tuple[K, V | D, V | D]]:
     """(key, value before, value after) for keys whose values differ, sorted by key; `missing`: for absent values."""
     keys: set[K] = {*before, *after}
     for key in sorted(keys, key=lambda key: (key,) if isinstance(key, str) else key):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from jellybean_solver.explanation.plan_differences import plan_differences
+from jellybean_solver.diff.plan_differences import plan_differences
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective
 from jellybean_solver.model.selection_shares import selection_shares
@@ -97,34 +98,29 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
     plan = answer.plan
     if plan is None:
         return Counterfactual(kind, subject, words, answer.status, answer.reason)
-    before, cost = base.certificate, plan.cost.total_usd_per_h
-    worse, low, high = _worse_between(base, plan, is_relaxation(kind, subject))
-    found = Counterfactual(
+    cost, before = plan.cost.total_usd_per_h, base.certificate.objective
+    delta, low, high = _worse_between(base, plan, is_relaxation(kind, subject))
+    points: dict[str, Any] = {}
+    if base.certificate.objective_of is Objective.MEAN_ACCURACY:
+        points = {"delta_points": -delta, "delta_between_points": (-high, -low)}
+        before = base.cost.total_usd_per_h
+        delta = low = high = cost - before
+    return Counterfactual(
         kind,
         subject,
         words,
         answer.status,
         answer.reason,
         cost,
-        worse,
+        delta,
         (low, high),
-        worse / before.objective if before.objective > 0 else None,
+        delta / before if before > 0 else None,
         gap=plan.certificate.gap,
         accuracy=plan.accuracy,
         selection=plan.selection,
         selections=tuple((part.share, part.selection) for part in selection_shares(plan)) if plan.mixes else (),
         differences=plan_differences(base, plan),
-    )
-    if before.objective_of is not Objective.MEAN_ACCURACY:
-        return found
-    paid = base.cost.total_usd_per_h
-    return replace(
-        found,
-        delta_usd_per_h=cost - paid,
-        delta_between_usd_per_h=(cost - paid, cost - paid),
-        delta_share=(cost - paid) / paid if paid > 0 else None,
-        delta_points=-worse,
-        delta_between_points=(-high, -low),
+        **points,
     )
 
 

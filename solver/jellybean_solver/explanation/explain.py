@@ -118,8 +118,6 @@ def explain(
     resolver = Resolver(settings or ResolveSettings())
     answer = resolver.ask(problem, "the plan", thorough=True)
     if answer.status == "unknown":
-        answer = resolver.by_simple_rule(problem) or answer
-    if answer.status == "unknown":
         raise OutOfTimeError(answer.reason)
     if not answer.holds or answer.plan is None:
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from jellybean_solver.baseline.quick_solution import quick_solution
-from jellybean_solver.errors import SolverError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.explanation.counterfactuals import Resolved, is_better
 from jellybean_solver.figures import distinct_durations
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
-from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE, Clock
 from jellybean_solver.planning.solve import solve
@@ -92,8 +92,9 @@ class Resolver:
     def ask(
         self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True, valid: Plan | None = None
     ) -> Resolved:
-        """Solve, and check limits that the solver does not model. `thorough`: for the explained plan, with more time.
+        """Solve, and check limits that the solver does not model.
 
+        `thorough`: for the explained plan, with more time; if the search finds none in it, one by a simple rule.
         `explained`: also find the reasons of infeasibility, which takes several solves. `valid`: a plan known to keep
         all limits of the problem; if none is cheaper, it is the answer, and nothing is simulated.
         """
@@ -131,20 +132,24 @@ class Resolver:
         return left_s is not None and limit_s is not None and left_s <= limit_s / 2
 
     def _answer(self, problem: Problem, thorough: bool, explained: bool, valid: Plan | None) -> Resolved:
-        limit_s = self._allowed_s(thorough)
-        if limit_s == 0.0:
-            return Resolved("unknown", None, "time ended before this was looked at")
+        limit_s, now = self._allowed_s(thorough), self.settings.clock
         gap = None if problem.is_for_ways else DEFAULT_GAP
         try:
-            solution = solve(problem, gap=gap, time_limit_s=limit_s, clock=self.settings.clock, explained=explained)
+            if limit_s == 0.0:
+                raise OutOfTimeError("time ended before this was looked at")
+            solution = solve(problem, gap=gap, time_limit_s=limit_s, clock=now, explained=explained)
         except SolverError as error:
-            if limit_s is None:
+            if limit_s is None or now is None:
                 raise
-            return Resolved("unknown", None, str(error))
+            rule = quick_solution(problem, Clock(now, now() + RULE_S)) if thorough else None
+            if rule is None or rule.plan is None:
+                return Resolved("unknown", None, str(error))
+            solution = rule
         if solution.plan is None:
             return _without_plan(problem, solution)
         if valid is not None and not is_better(solution.plan, valid) and any(deadlines_s(problem).values()):
-            return Resolved(solution.status, _with_bound(valid, solution.plan.certificate))
+            proof = valid.certificate.bounded_by(solution.plan.certificate)
+            return Resolved(solution.status, replace(valid, certificate=proof))
         cheapest = self._within_deadline(problem, solution, solution.plan, thorough)
         return self._settled(problem, solution, cheapest, thorough)
 
@@ -176,26 +181,11 @@ class Resolver:
                 return Resolved("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
         return Resolved(solution.status, plan)
 
-    def by_simple_rule(self, problem: Problem) -> Resolved | None:
-        """A plan by a simple rule, with a lower bound, for a problem whose search found none in its time; or None."""
-        now = self.settings.clock
-        if now is None:
-            return None
-        solution = quick_solution(problem, Clock(now, now() + RULE_S))
-        if solution is None or solution.plan is None:
-            return None
-        return self._within_deadline(problem, solution, solution.plan, thorough=False)
-
     def _allowed_s(self, thorough: bool) -> float | None:
         left_s = self._limit.left()
         if left_s is None:
             return None
         return left_s / 2 if thorough else min(left_s, self.settings.patience * left_s / (self.expected - self.done))
-
-
-def _with_bound(plan: Plan, proof: Certificate) -> Plan:
-    """The plan with the bound of another proof."""
-    return replace(plan, certificate=plan.certificate.bounded_by(proof))
 
 
 def _without_plan(problem: Problem, solution: Solution) -> Resolved:

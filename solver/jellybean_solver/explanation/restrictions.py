@@ -10,6 +10,7 @@ from jellybean_solver.model.plan import Cost, Plan, PlannedOperator
 from jellybean_solver.model.problem import Objective, Pool, Problem
 from jellybean_solver.model.resources import without_price
 from jellybean_solver.model.workflow import Operator, Variant
+from jellybean_solver.replanning.rescore import rescore
 
 T = TypeVar("T")
 
@@ -69,31 +70,16 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
 def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
     """Convert a plan of `with_prepaid_worker` back to the original problem: worker's name and price, targets."""
     paid, price = _paid(pool), problem.unit_usd_per_h(pool)
-    workers = tuple(
-        replace(worker, pool=pool.name, price_usd_per_h=pool.price_usd_per_h) if worker.pool == paid else worker
-        for worker in plan.workers
-    )
-    operators = tuple(_in_pool(operator, paid, pool.name) for operator in plan.operators)
-    cost = Cost(plan.cost.compute_usd_per_h + price, plan.cost.network_usd_per_h)
-    certificate = plan.certificate.with_cost(price)
-    return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate, slo=problem.slo)
 
+    def named(operator: PlannedOperator) -> PlannedOperator:
+        batch = {pool.name if name == paid else name: size for name, size in operator.batch.items()}
+        return replace(operator, batch=batch, others=tuple(map(named, operator.others)))
 
-def _in_pool(operator: PlannedOperator, old: str, new: str) -> PlannedOperator:
-    """An operator with all its variants in the pool `new` where it was in `old`."""
-    return replace(
-        operator,
-        batch=_renamed(operator.batch, old, new),
-        service=_renamed(operator.service, old, new),
-        memory_bytes=_renamed(operator.memory_bytes, old, new),
-        device_memory_bytes=_renamed(operator.device_memory_bytes, old, new),
-        others=tuple(_in_pool(other, old, new) for other in operator.others),
-    )
-
-
-def _renamed(by_pool: Mapping[str, T], old: str, new: str) -> dict[str, T]:
-    """`by_pool` with `old` renamed to `new`; if it has both, the value of `new` stays (they are equal)."""
-    return {new if name == old else name: figure for name, figure in by_pool.items()}
+    workers = tuple(replace(one, pool=pool.name) if one.pool == paid else one for one in plan.workers)
+    draft = replace(plan, workers=workers, operators=tuple(map(named, plan.operators)))
+    stated, _, _ = rescore(problem, draft)
+    cost = Cost(plan.cost.compute_usd_per_h + price, plan.cost.network_usd_per_h)  # also if it is idle
+    return replace(stated, cost=cost, certificate=plan.certificate.with_cost(price))
 
 
 def _paid(pool: Pool) -> str:

@@ -116,7 +116,8 @@ class _Sweep:
             self._find_highest()
             return
         late = len(self.late)
-        best = self._most_accurate(None)
+        slo = replace(self._asked(LOWEST_MEAN).slo, mean_accuracy=None)
+        best = self._plan(lambda: replace(self.problem, objective=Objective.MEAN_ACCURACY, slo=slo))
         if best is None or best.accuracy is None:
             if late == len(self.late):
                 known = f"nothing is known above {self.points[-1].x:.6g}"
@@ -126,7 +127,7 @@ class _Sweep:
         found = self._cheapest(best.accuracy)
         if found is None:  # the plan is there: only its cost may not be the least
             found = self._point(best.accuracy, best, self.points[0].bound_usd_per_h)
-        self._keep([found])
+        self._keep(found)
 
     def _find_highest(self) -> None:
         """Find the highest mean accuracy that all moved workflows reach, by bisection."""
@@ -135,7 +136,7 @@ class _Sweep:
         while high - low > step:
             late, point = len(self.late), self._cheapest(asked)
             if point is not None:
-                self._keep([point])
+                self._keep(point)
                 low = max(asked, point.x)
             elif late < len(self.late):
                 return
@@ -170,10 +171,10 @@ class _Sweep:
         late = len(self.late)
         found = self._cheapest(accuracy)
         if found is not None:
-            self._keep([found])
+            self._keep(found)
         elif late == len(self.late):  # none was found where one exists: that of the next point does
             before = max((p.bound_usd_per_h for p in self.points if p.start <= accuracy), default=0.0)
-            self._keep([replace(after, start=accuracy, bound_usd_per_h=before)])
+            self._keep(replace(after, start=accuracy, bound_usd_per_h=before))
         else:
             self.unknown.append(accuracy)
 
@@ -184,8 +185,8 @@ class _Sweep:
             proof = f"; no plan exceeds {self.highest:.6g}" if self.highest > last + 1e-3 else ""
             yield f"{last:.6g} is the highest mean accuracy found{proof}"
 
-    def _keep(self, found: Sequence[CurvePoint]) -> None:
-        self.points = non_dominated([*self.points, *found])
+    def _keep(self, found: CurvePoint) -> None:
+        self.points = non_dominated([*self.points, found])
 
     def _range(self) -> tuple[float, float]:
         """Ranges of the cost and of the accuracy."""
@@ -201,10 +202,6 @@ class _Sweep:
         """The point of a cheapest plan for a mean accuracy, or of one with another bound."""
         least = min(bound_usd_per_h(plan), plan.cost.total_usd_per_h) if bound is None else bound
         return CurvePoint(self.targets.reached(plan) or 0.0, plan, least, target)
-
-    def _most_accurate(self, budget: float | None) -> Plan | None:
-        slo = replace(self._asked(LOWEST_MEAN).slo, mean_accuracy=None, budget_usd_per_h=budget)
-        return self._plan(lambda: replace(self.problem, objective=Objective.MEAN_ACCURACY, slo=slo))
 
     def _asked(self, target: float) -> Problem:
         return self.targets.asked(partial(_with_mean, target))
