@@ -7,6 +7,7 @@ are those of their costs. If plans may mix variants, the accuracy is the mean.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -89,11 +90,14 @@ def with_better_plans(points: Sequence[CurvePoint], x: Figure, y: Figure) -> lis
     """The points by rising value, each with the best plan found for its value or one that is harder to reach.
 
     A plan for a higher accuracy, or for a lower latency, does for the others too; searches may miss it in their time.
-    Its cost is compared with the bound of the point's own search, as the other one's is for fewer plans.
+    Its cost is compared with the bounds of the point's own search and of all for values that are easier to reach, which
+    are bounds for more plans; not with that of its own search, which is for fewer.
     """
     if x not in (Figure.ACCURACY, Figure.LATENCY):
         return list(points)
     order, sign = 1 if x is Figure.LATENCY else -1, -1.0 if y is Figure.RATE else 1.0
+    if y is Figure.COST:
+        points = _with_shared_bounds(points[::-order])[::-order]
     best, least, kept = points[0], math.inf, list[CurvePoint]()
     for point in points[::order]:
         rank = sign * point.figures.get(y, sign * math.inf)
@@ -101,6 +105,12 @@ def with_better_plans(points: Sequence[CurvePoint], x: Figure, y: Figure) -> lis
             least, best = rank, point
         kept.append(replace(best, x=point.x, bound_usd_per_h=point.bound_usd_per_h))
     return kept[::order]
+
+
+def _with_shared_bounds(points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """The points, the easiest to reach first, each with the highest bound on its cost of all up to it."""
+    bounds = itertools.accumulate((point.bound_usd_per_h for point in points), max)
+    return [replace(point, bound_usd_per_h=bound) for point, bound in zip(points, bounds, strict=True)]
 
 
 class _Search:

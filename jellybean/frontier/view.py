@@ -132,7 +132,7 @@ def _described(frontier: Frontier, curve: Curve, point: CurvePoint, changed: Seq
     lines += [Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MAX_CHANGES]]
     if len(changed) > MAX_CHANGES:
         lines.append(Text(f"and {len(changed) - MAX_CHANGES} more operators (--json has all)", "dim"))
-    return lines or [Text("only rates", "dim")]
+    return lines or [Text("only rates" if curve.x is Figure.RATE else "the same plan", "dim")]
 
 
 def to_json(frontier: Frontier) -> dict[str, Any]:

@@ -253,15 +253,16 @@ def point(x: float, cost: float | None, bound: float = 0.0) -> CurvePoint:
     return CurvePoint(x, plan, bound, figures={} if cost is None else {Figure.COST: cost})  # type: ignore[arg-type]
 
 
-def test_a_point_takes_a_better_plan_of_a_harder_value_and_keeps_its_own_bound() -> None:
+def test_a_point_takes_a_better_plan_of_a_harder_value_and_the_bounds_of_easier_ones() -> None:
     searched = [point(80.0, 3.0, 1.0), point(85.0, None), point(90.0, 2.0, 1.5), point(95.0, 4.0), point(99.0, None)]
     best = with_better_plans(searched, Figure.ACCURACY, Figure.COST)
     assert [(one.x, one.figures.get(Figure.COST)) for one in best] == [
         (80.0, 2.0), (85.0, 2.0), (90.0, 2.0), (95.0, 4.0), (99.0, None),
     ]  # fmt: skip
-    assert [one.bound_usd_per_h for one in best] == [1.0, 0.0, 1.5, 0.0, 0.0]
+    assert [one.bound_usd_per_h for one in best] == [1.0, 1.0, 1.5, 1.5, 1.5]
     by_latency = with_better_plans(searched, Figure.LATENCY, Figure.COST)
     assert [one.figures.get(Figure.COST) for one in by_latency] == [3.0, 3.0, 2.0, 2.0, 2.0]
+    assert [one.bound_usd_per_h for one in by_latency] == [1.5, 1.5, 1.5, 0.0, 0.0]
     assert with_better_plans(searched, Figure.RATE, Figure.COST) == searched
 
 
