@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -76,29 +77,29 @@ def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
 def child_count(ratio: float, level: float, shares: Sequence[float] = ()) -> int:
     """Number of child requests of one fan-out output, for a uniform random `level` in [0, 1); its mean is `ratio`.
 
-    Drawn from `shares`, the measured fractions of outputs with 0, 1, 2, ... rows, if their mean is within 5 % of the
-    ratio; else the integer below or above the ratio.
+    The last number takes what rounding leaves.
     """
-    mean = sum(count * share for count, share in enumerate(shares))
-    if shares and abs(mean - ratio) <= SAME_RATIO * ratio:
-        rest = level * sum(shares)
-        for count, share in enumerate(shares):
-            rest -= share
-            if rest < 0:
-                return count
-        return len(shares) - 1
-    whole = int(ratio)
-    return whole + (level < ratio - whole)
+    count, rest = 0, level
+    for count, probability in child_distribution(ratio, tuple(shares)).items():
+        rest -= probability
+        if rest < 0:
+            return count
+    return count
 
 
-def child_distribution(ratio: float, shares: Sequence[float] = ()) -> Mapping[int, float]:
-    """Number of child requests -> its probability, as `child_count` draws it; without numbers that never occur."""
+@functools.lru_cache(maxsize=1024)
+def child_distribution(ratio: float, shares: tuple[float, ...] = ()) -> Mapping[int, float]:
+    """Number of child requests -> its probability; without numbers that never occur.
+
+    It is that of `shares`, the measured fractions of outputs with 0, 1, 2, ... rows, if their mean is within 5 % of the
+    ratio; else it is of the integers above and below the ratio.
+    """
     mean, total = sum(count * share for count, share in enumerate(shares)), sum(shares)
     if shares and abs(mean - ratio) <= SAME_RATIO * ratio and total > 0.0:
         return {count: share / total for count, share in enumerate(shares) if share > 0.0}
     whole = int(ratio)
     part = ratio - whole
-    return {whole: 1.0 - part, whole + 1: part} if part > 0.0 else {whole: 1.0}
+    return {whole + 1: part, whole: 1.0 - part} if part > 0.0 else {whole: 1.0}
 
 
 def least_s(service: ServiceTime) -> float:

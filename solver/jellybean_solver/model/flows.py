@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import GIB, BetweenTiers, Problem
 from jellybean_solver.model.selection_shares import selection_shares
-from jellybean_solver.model.workflow import Edge, EdgeKind
+from jellybean_solver.model.workflow import EdgeKind
 
 SECONDS_PER_HOUR = 3600.0
 
-Place = str
-Weights = Mapping[tuple[Edge, Place, Place], float]
-WorkerShares = Mapping[tuple[str, str], float]  # (operator, worker) -> fraction of the operator's requests
+# Downstream operator, number of its input, pool of the upstream ("": a source) and of the downstream.
+_Ends = tuple[str, int, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,64 +61,6 @@ class LinkUse(BetweenTiers):
     sites: int = 1
 
 
-def worker_shares(routes: Iterable[Route]) -> WorkerShares:
-    """(operator, worker) -> fraction of the operator's requests that the routes send to this worker."""
-    weights: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for route in routes:
-        for key in route.workers.items():
-            weights[key].append(route.weight)
-    return {key: math.fsum(parts) for key, parts in weights.items()}
-
-
-def edge_weights(
-    routes: Iterable[Route], edges: Sequence[Edge], place: Callable[[Route, str], Place | None]
-) -> Weights:
-    """(edge, upstream place, downstream place) -> fraction of requests.
-
-    `place` gives the place of a node on a route; an edge is left out where it gives None for one of the two nodes, and
-    on routes that do not cover its downstream operator.
-    """
-    into: defaultdict[str, list[int]] = defaultdict(list)
-    for number, edge in enumerate(edges):
-        into[edge.downstream].append(number)
-    known: dict[tuple[str, ...], _Covered] = {}  # by the operators of a route
-    found: defaultdict[tuple[int, Place, Place], float] = defaultdict(float)  # edges are slow to hash
-    for route in routes:
-        names = tuple(route.workers)
-        if names not in known:
-            known[names] = _covered(sorted(number for name in names for number in into[name]), edges)
-        covered = known[names]
-        places = [place(route, name) for name in covered.nodes]
-        for number, start, end in covered.ends:
-            upstream, downstream = places[start], places[end]
-            if upstream is not None and downstream is not None:
-                found[number, upstream, downstream] += route.weight
-    by_edge: defaultdict[tuple[Edge, Place, Place], float] = defaultdict(float)
-    for (number, upstream, downstream), weight in found.items():
-        by_edge[edges[number], upstream, downstream] += weight
-    return by_edge
-
-
-@dataclass(frozen=True, slots=True)
-class _Covered:
-    """What routes over the same operators have in common. `nodes`: ends of their edges.
-
-    `ends`: (edge, upstream, downstream), an edge's number and the indices of its two nodes.
-    """
-
-    nodes: tuple[str, ...]
-    ends: tuple[tuple[int, int, int], ...]
-
-
-def _covered(numbers: Sequence[int], edges: Sequence[Edge]) -> _Covered:
-    index: dict[str, int] = {}
-    for number in numbers:
-        for name in (edges[number].upstream, edges[number].downstream):
-            index.setdefault(name, len(index))
-    ends = tuple((n, index[edges[n].upstream], index[edges[n].downstream]) for n in numbers)
-    return _Covered(tuple(index), ends)
-
-
 def traffic_usd_per_h(bytes_per_s: float, price_usd_per_gib: float) -> float:
     """USD per hour of a steady flow over a link."""
     return bytes_per_s * SECONDS_PER_HOUR / GIB * price_usd_per_gib
@@ -128,35 +68,54 @@ def traffic_usd_per_h(bytes_per_s: float, price_usd_per_gib: float) -> float:
 
 def flows(plan: Plan) -> tuple[Flow, ...]:
     """All flows of a plan, by downstream operator, at the plan's own rates and message sizes."""
-    source_by_name = plan.source_by_name
     tier_of = {worker.pool: worker.tier for worker in plan.workers}
-
-    def pool(route: Route, name: str) -> str:
-        return "" if name in source_by_name else plan.worker_by_name[route.workers[name]].pool
-
-    found: dict[tuple[Edge, str, str], Flow] = {}
+    at_sources = {source.name: plan.rate_in_all_sites(source) for source in plan.sources}
+    found: dict[_Ends, Flow] = {}
     for part in selection_shares(plan):
-        for (edge, there, here), weight in edge_weights(part.routes, plan.edges, pool).items():
-            source = source_by_name.get(edge.upstream)
+        rates = {**at_sources, **part.rates_per_s}
+        for ends, weight in _weights(plan, part.routes).items():
+            downstream, number, upstream_pool, pool = ends
+            edge = plan.operator_by_name[downstream].inputs[number]
+            source = plan.source_by_name.get(edge.upstream)
             if source is None:
-                upstream = plan.operator_by_name[edge.upstream].with_variant(part.selection[edge.upstream])
-                tier, size = tier_of[there], upstream.message_bytes[edge.downstream]
+                sender = plan.operator_by_name[edge.upstream]
+                sent = sender.with_variant(part.selection[edge.upstream]).message_bytes
+                tier, size = tier_of[upstream_pool], sent[downstream]
             else:
                 tier, size = source.tier, source.message_bytes
             # A fan-out sends one message per child, a gather one per child that it waits for.
-            sender = edge.downstream if edge.kind is EdgeKind.FAN_OUT else edge.upstream
-            if source is not None and edge.kind is not EdgeKind.FAN_OUT:
-                rate = plan.rate_in_all_sites(source)
-            else:
-                rate = part.rates_per_s[sender]
-            messages = weight * rate
-            link = plan.link_by_tiers.get((tier, tier_of[here]))
-            cost = 0.0 if link is None else traffic_usd_per_h(messages * size, link.price_usd_per_gib)
-            ends = edge.upstream, there or None, tier, edge.downstream, here, tier_of[here]
-            one = Flow(*ends, messages, messages * size, cost)
-            known = found.get((edge, there, here))
-            found[edge, there, here] = one if known is None else known.beside(one)
-    return tuple(found.values())
+            of = downstream if edge.kind is EdgeKind.FAN_OUT else edge.upstream
+            messages = weight * rates[of]
+            link = plan.link_by_tiers.get((tier, tier_of[pool]))
+            price = 0.0 if link is None else link.price_usd_per_gib
+            flow = Flow(
+                edge.upstream,
+                upstream_pool or None,
+                tier,
+                downstream,
+                pool,
+                tier_of[pool],
+                messages,
+                messages * size,
+                traffic_usd_per_h(messages * size, price),
+            )
+            known = found.get(ends)
+            found[ends] = flow if known is None else known.beside(flow)
+    order = {name: place for place, name in enumerate(plan.operator_by_name)}
+    return tuple(found[ends] for ends in sorted(found, key=lambda ends: (order[ends[0]], ends[1])))
+
+
+def _weights(plan: Plan, routes: Iterable[Route]) -> Mapping[_Ends, float]:
+    """The ends of each flow -> fraction of requests."""
+    found: defaultdict[_Ends, float] = defaultdict(float)
+    pool_of = {worker.name: worker.pool for worker in plan.workers}
+    upstreams = {one.name: [edge.upstream for edge in one.inputs] for one in plan.operators}
+    for route in routes:
+        pools = {name: pool_of[worker] for name, worker in route.workers.items()}
+        for name, pool in pools.items():
+            for number, upstream in enumerate(upstreams[name]):
+                found[name, number, pools.get(upstream, ""), pool] += route.weight
+    return found
 
 
 def link_uses(plan: Plan, traffic: Iterable[Flow] | None = None) -> tuple[LinkUse, ...]:

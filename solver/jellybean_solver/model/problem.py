@@ -25,6 +25,7 @@ from jellybean_solver.model.workflow import (
     Times,
     Variant,
     Workflow,
+    along_graph,
     best_batch,
     unbatched,
     with_ratios,
@@ -309,11 +310,7 @@ class Problem(Workload[Operator, Audit]):
     @cached_property
     def rate_per_s(self) -> Mapping[str, float]:
         """Requests per second of every source and operator in all sites, with ratios applied along the graph."""
-        rates = {source.name: self.rate_in_all_sites(source) for source in self.sources}
-        for operator in self.operators:
-            edge = operator.inputs[0]
-            rates[operator.name] = rates[edge.upstream] * edge.ratio
-        return rates
+        return along_graph(self.operators, {one.name: self.rate_in_all_sites(one) for one in self.sources})
 
     @cached_property
     def varying(self) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ A plan that does not mix has one of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.workflow import EdgeKind
+from jellybean_solver.model.workflow import along_graph, with_ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +70,7 @@ def selection_shares(plan: Plan) -> tuple[SelectionShare, ...]:
 
 def _rates_per_s(plan: Plan, selection: Mapping[str, str]) -> Mapping[str, float]:
     """Requests per second of a selection's operators in all sites if all requests got it."""
-    rates = {source.name: source.rate_per_s * plan.sites_of(source.tier) for source in plan.sources}
-    opened: dict[str, tuple[float, ...]] = {}  # node -> ratios of its open fan-outs
-    for operator in plan.operators:
-        edge = operator.inputs[0]
-        levels = opened.get(edge.upstream, ())
-        ratio = edge.ratio
-        if edge.kind is EdgeKind.FAN_OUT:
-            if edge.upstream in selection:
-                own = plan.operator_by_name[edge.upstream].with_variant(selection[edge.upstream]).ratios
-                ratio = own.get(operator.name, ratio)
-            levels = (*levels, ratio)
-        elif edge.kind is EdgeKind.GATHER:
-            ratio, levels = 1.0 / levels[-1], levels[:-1]
-        opened[operator.name] = levels
-        rates[operator.name] = rates[edge.upstream] * ratio
+    chosen = [plan.operator_by_name[name].with_variant(variant) for name, variant in selection.items()]
+    operators = with_ratios([replace(one, others=()) for one in chosen], min)
+    rates = along_graph(operators, {one.name: plan.rate_in_all_sites(one) for one in plan.sources})
     return {name: rates[name] for name in selection}

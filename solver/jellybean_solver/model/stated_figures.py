@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from jellybean_solver.model.flows import worker_shares
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.planned_audits import planned_audits
 from jellybean_solver.model.problem import Pool, Problem
@@ -68,8 +69,12 @@ def _rates(problem: Problem, plan: Plan) -> _Rates:
         for name in selection:
             by_operator[name] = by_operator.get(name, 0.0) + share * own.rate_per_s[name]
             edges[name] = own.operator_by_name[name].inputs
-        for (name, worker), weight in worker_shares(routes).items():
-            rate = own.rate_per_s[name] * weight / own.sites_of(plan.worker_by_name[worker].tier)
+        weights: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for route in routes:
+            for key in route.workers.items():
+                weights[key].append(route.weight)
+        for (name, worker), parts in weights.items():
+            rate = own.rate_per_s[name] * math.fsum(parts) / own.sites_of(plan.worker_by_name[worker].tier)
             known = by_worker.setdefault(worker, {})
             known[name] = known.get(name, 0.0) + rate
     if plan.mixes:

@@ -11,7 +11,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.figures import rate_text
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.model.workflow import WORKFLOW_SEPARATOR, Arrivals, Edge, GraphNode, Source
+from jellybean_solver.model.workflow import WORKFLOW_SEPARATOR, Arrivals, Edge, GraphNode, Source, along_graph
 
 _AUDIT = f"{WORKFLOW_SEPARATOR}audit"  # after a workflow's name: what its audit is called among workflows
 
@@ -111,11 +111,7 @@ def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
 
 def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
     """Operator -> mean number of its runs per request of its stream."""
-    found = {source.name: 1.0 for source in plan.sources}
-    for operator in plan.operators:
-        edge = operator.inputs[0]
-        found[operator.name] = found[edge.upstream] * edge.ratio
-    return found
+    return along_graph(plan.operators, dict.fromkeys(plan.source_by_name, 1.0))
 
 
 def _streams(

@@ -5,10 +5,10 @@ All quantities are SI (seconds, bytes, per second).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from jellybean_protos import plan_format
 from jellybean_solver.errors import SolverError
@@ -227,6 +227,15 @@ class Workflow:
     audit: Audit | None = field(default=None, metadata={"said": "if there is one"})
 
 
+def along_graph(operators: Iterable[GraphNode], at_sources: Mapping[str, float]) -> dict[str, float]:
+    """Source or operator -> a figure of its requests, which each fan-out and gather multiplies by its ratio."""
+    found = dict(at_sources)
+    for operator in operators:
+        edge = operator.inputs[0]
+        found[operator.name] = found[edge.upstream] * edge.ratio
+    return found
+
+
 def unbatched(edges: Sequence[Edge]) -> frozenset[str]:
     """Operators that run one request at a time unless their variant tells the rows of requests apart (`counts_rows`).
 
@@ -236,10 +245,11 @@ def unbatched(edges: Sequence[Edge]) -> frozenset[str]:
     return frozenset(gathering | {edge.upstream for edge in edges if edge.kind is EdgeKind.FAN_OUT})
 
 
-def with_ratios(operators: Sequence[Operator], pick: Callable[..., float]) -> tuple[Operator, ...]:
+def with_ratios(operators: Sequence[Any], pick: Callable[..., float]) -> tuple[Any, ...]:
     """The operators with each fan-out's ratio set to `pick` (min or max) of its variants' ratios.
 
-    Takes and returns operators in topological order. A GATHER gets the inverse of the fan-out that it closes.
+    Takes and returns operators of a problem or a plan in topological order. A GATHER gets the inverse of the fan-out
+    that it closes.
     """
     known = {operator.name: operator for operator in operators}
     levels: dict[str, tuple[float | None, ...]] = {}  # node -> picked ratios of its open fan-outs; None: unchanged
@@ -260,7 +270,7 @@ def with_ratios(operators: Sequence[Operator], pick: Callable[..., float]) -> tu
         ratio = pick(own)
         return replace(edge, ratio=ratio), (*level, ratio)
 
-    found: list[Operator] = []
+    found = []
     for operator in operators:
         inputs = [followed(edge) for edge in operator.inputs]
         levels[operator.name] = inputs[0][1]
