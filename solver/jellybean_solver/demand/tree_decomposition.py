@@ -8,7 +8,7 @@ workflow without undirected cycles the bags are its edges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -24,66 +24,51 @@ class Bag:
 def tree_decomposition(operators: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[Bag, ...]:
     """Bags, parents before children: each edge lies in a bag, and the bags of each operator form a subtree.
 
-    Eliminates operators by least fill-in, then least degree, then order: optimal for trees, good for small graphs.
+    Eliminates operators by least fill-in, then least degree, the last ones first: optimal for trees, good for small
+    graphs.
     """
-    neighbours: dict[str, set[str]] = {name: set() for name in operators}
+    position = {name: index for index, name in enumerate(operators)}
+    left: dict[str, set[str]] = {name: set() for name in operators}
     for one, other in edges:
-        neighbours[one].add(other)
-        neighbours[other].add(one)
-    cliques = _eliminate(operators, neighbours)
-    return _join(_maximal(cliques), operators)
+        left[one].add(other)
+        left[other].add(one)
 
+    def price(name: str) -> tuple[int, int, int]:
+        near = left[name]
+        missing = sum(1 for one in near for other in near if one < other and other not in left[one])
+        return missing, len(near), -position[name]
 
-def _eliminate(operators: Sequence[str], neighbours: Mapping[str, set[str]]) -> list[frozenset[str]]:
-    left = {name: set(near) for name, near in neighbours.items()}
-    position = {name: index for index, name in enumerate(operators)}
-    cliques: list[frozenset[str]] = []
+    eliminated: dict[str, frozenset[str]] = {}  # operator -> its neighbours among those that were left
     while left:
-
-        def price(name: str) -> tuple[int, int, int]:
-            near = left[name]
-            missing = sum(1 for one in near for other in near if one < other and other not in left[one])
-            return missing, len(near), position[name]
-
         name = min(left, key=price)
-        near = left.pop(name)
-        cliques.append(frozenset(near | {name}))
+        near = eliminated[name] = frozenset(left.pop(name))
         for one in near:
-            left[one].discard(name)
             left[one] |= near - {one}
-    return cliques
+            left[one].discard(name)
+    return _bags(eliminated, position)
 
 
-def _maximal(cliques: list[frozenset[str]]) -> list[frozenset[str]]:
-    return [
-        clique
-        for index, clique in enumerate(cliques)
-        if not any(clique < other or (clique == other and at < index) for at, other in enumerate(cliques))
-    ]
+def _bags(eliminated: Mapping[str, frozenset[str]], position: Mapping[str, int]) -> tuple[Bag, ...]:
+    """The maximal cliques as a tree, from the last operator back to the first (Blair and Peyton, 1993).
 
-
-def _join(cliques: list[frozenset[str]], operators: Sequence[str]) -> tuple[Bag, ...]:
-    """Join cliques to a maximum spanning forest by separator size (Prim).
-
-    For the cliques of a chordal graph it has the running intersection property.
+    The neighbours of an operator lie together in the bag of the first of them that was eliminated. The operator joins
+    that bag if they are all of it, and opens one below it otherwise.
     """
-    position = {name: index for index, name in enumerate(operators)}
+    turn = {name: index for index, name in enumerate(eliminated)}
+    bags: list[set[str]] = []
+    tops: list[tuple[int | None, frozenset[str]]] = []  # of each bag: its parent and separator
+    home: dict[str, int] = {}
+    for name, near in reversed(eliminated.items()):
+        parent = home[min(near, key=turn.__getitem__)] if near else None
+        if parent is not None and bags[parent] == near:
+            bags[parent].add(name)
+            home[name] = parent
+        else:
+            home[name] = len(bags)
+            bags.append({name, *near})
+            tops.append((parent, near))
 
-    def ordered(names: frozenset[str]) -> tuple[str, ...]:
+    def ordered(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=position.__getitem__))
 
-    waiting = sorted(cliques, key=lambda clique: [position[name] for name in ordered(clique)])
-    placed: list[frozenset[str]] = []
-    bags: list[Bag] = []
-    while waiting:
-        size, _, _, parent, clique = max(
-            ((len(clique & other), -index, -at, at, clique) for index, clique in enumerate(waiting)
-             for at, other in enumerate(placed)),
-            default=(0, 0, 0, 0, waiting[0]), key=lambda found: found[:3],
-        )  # fmt: skip
-        if size == 0:
-            clique = waiting[0]
-        bags.append(Bag(ordered(clique), parent if size else None, ordered(clique & placed[parent]) if size else ()))
-        waiting.remove(clique)
-        placed.append(clique)
-    return tuple(bags)
+    return tuple(Bag(ordered(bag), parent, ordered(near)) for bag, (parent, near) in zip(bags, tops, strict=True))
