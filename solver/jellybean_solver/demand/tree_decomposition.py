@@ -48,7 +48,7 @@ def tree_decomposition(operators: Sequence[str], edges: Sequence[tuple[str, str]
     return _bags(eliminated, position)
 
 
-def _bags(eliminated: Mapping[str, frozenset[str]], position: Mapping[str, int]) -> tuple[Bag, ...]:
+def _bags(eliminated: dict[str, frozenset[str]], position: Mapping[str, int]) -> tuple[Bag, ...]:
     """The maximal cliques as a tree, from the last operator back to the first (Blair and Peyton, 1993).
 
     The neighbours of an operator lie together in the bag of the first of them that was eliminated. The operator joins

@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, Margins, PerOperator
+from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Margins
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.workflow import Edge, Form, Operator, Variant
@@ -84,39 +84,33 @@ def _redirected(variant: Variant, name: str, choice: Choice) -> Variant:
 
 def _accuracy(problem: Problem, choice: Choice) -> AccuracyModel | None:
     """The accuracy model of a problem with these forms; None if that of the combination is not known."""
-    model = problem.accuracy
-    own = [form for form in choice.values() if form.accuracy is not None]
-    if not isinstance(model, Margins):
-        return _of_one_workflow(model, own)
-    changed: dict[str, AccuracyModel] = {}
-    for workflow, base in model.models.items():
-        forms = [form for form in own if problem.workflow_of(form.name) == workflow]
-        found = _of_one_workflow(base, forms) if forms else base
+    models: dict[str, AccuracyModel] = {}
+    for workflow in problem.slo_by_workflow:
+        forms = [form for form in choice.values() if problem.workflow_of(form.name) == workflow]
+        found = _of_one_workflow(problem.accuracy_of(workflow), forms)
         if found is None:
             return None
-        changed[workflow] = found
-    return replace(model, models={**model.models, **changed})
+        models[workflow] = found
+    return Margins(models) if problem.workflows else models[""]
 
 
 def _of_one_workflow(model: AccuracyModel, forms: list[Form]) -> AccuracyModel | None:
-    """The accuracy model of a workflow with these forms, each of which has one of its own."""
+    """The accuracy model of a workflow with these forms, of which those count that have one of their own."""
     models = {form.name: form.accuracy for form in forms if form.accuracy is not None}
     known = list(models.values())
     if len(known) < 2:
         return known[0] if known else model
+    kind: Any = type(known[0])
+    if any(type(one) is not kind for one in known):
+        return None
+    if kind is EndToEnd:  # nothing was measured of any of them, or of no combination
+        return None if any(getattr(one, "table", {}) for one in known) else EndToEnd((), {})
     parts = {part.name: form.name for form in forms for part in form.operators}
-    if all(isinstance(one, EndToEnd) and not one.table for one in known):
-        return EndToEnd((), {})  # nothing was measured of any of them
-    independent = [one for one in known if isinstance(one, Independent)]
-    if len(independent) == len(known):
-        table = _merged({name: getattr(one, "table", {}) for name, one in models.items()}, parts)
-        return None if table is None else Independent(table)
-    by_inputs = [one for one in known if isinstance(one, PerOperator)]
-    if len(by_inputs) == len(known):
-        inputs = _merged({name: getattr(one, "inputs", {}) for name, one in models.items()}, parts)
-        tables = _merged({name: getattr(one, "tables", {}) for name, one in models.items()}, parts)
-        return None if inputs is None or tables is None else PerOperator(inputs, tables)
-    return None
+    tables = [
+        _merged({name: getattr(one, table.name) for name, one in models.items()}, parts) for table in fields(kind)
+    ]
+    merged: AccuracyModel | None = None if None in tables else kind(*tables)
+    return merged
 
 
 def _merged(tables: Mapping[str, Mapping[str, Any]], parts: Mapping[str, str]) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ the workers on its route. `plan_document` turns it into a versioned, content-has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -367,32 +367,28 @@ class Plan(Workload[PlannedOperator, PlannedAudit]):
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
         """One placement per operator, variant and worker pool, operators in topological order."""
-        found: list[Placement] = []
-        serving: dict[str, list[PlannedWorker]] = {}
+        serving: dict[tuple[str, str], dict[str, list[PlannedWorker]]] = {}
         for worker in self.workers:
             for name in worker.rates_per_s:
-                serving.setdefault(name, []).append(worker)
-        for operator in self.variants:
-            runs = [
-                worker
-                for worker in serving.get(operator.name, ())
-                if worker.variants.get(operator.name, operator.variant) == operator.variant
-            ]
-            for pool in dict.fromkeys(worker.pool for worker in runs):
-                workers = [worker for worker in runs if worker.pool == pool]
-                rate = sum(worker.rates_per_s[operator.name] for worker in workers)
-                sites = self.sites_of(workers[0].tier)
-                found.append(
-                    Placement(
-                        operator=operator.name,
-                        variant=operator.label,
-                        pool=pool,
-                        tier=workers[0].tier,
-                        count=len(workers),
-                        batch=operator.batch[pool],
-                        rate_per_s=rate * sites,
-                        load=rate * operator.request_s(pool) / len(workers),
-                        sites=sites,
-                    )
-                )
-        return tuple(found)
+                by_pool = serving.setdefault((name, self.operator_at(name, worker.name).variant), {})
+                by_pool.setdefault(worker.pool, []).append(worker)
+        return tuple(
+            self._placement(operator, workers)
+            for operator in self.variants
+            for workers in serving.get((operator.name, operator.variant), {}).values()
+        )
+
+    def _placement(self, operator: PlannedOperator, workers: Sequence[PlannedWorker]) -> Placement:
+        pool, tier = workers[0].pool, workers[0].tier
+        rate, sites = sum(worker.rates_per_s[operator.name] for worker in workers), self.sites_of(tier)
+        return Placement(
+            operator=operator.name,
+            variant=operator.label,
+            pool=pool,
+            tier=tier,
+            count=len(workers),
+            batch=operator.batch[pool],
+            rate_per_s=rate * sites,
+            load=rate * operator.request_s(pool) / len(workers),
+            sites=sites,
+        )
