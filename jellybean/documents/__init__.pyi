@@ -77,6 +77,7 @@ from .questions import latency_target as latency_target
 from .questions import objective as objective
 from .questions import parts_of as parts_of
 from .questions import rates_of_sources as rates_of_sources
+from .questions import resource_limit as resource_limit
 from .questions import scaled_rates as scaled_rates
 from .questions import with_settings as with_settings
 from .questions import worker_counts as worker_counts

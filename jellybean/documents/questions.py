@@ -16,13 +16,22 @@ from jellybean.documents.overrides import LONG_FORMS, last_of_each_path
 from jellybean.documents.project import Project
 from jellybean.documents.schema.fields import DocumentModel
 from jellybean.errors import InputError
-from jellybean.quantities import DURATION, PRICE_PER_H, RATE, did_you_mean, format_quantity, rounded_up
+from jellybean.quantities import (
+    CARBON_PER_H,
+    DURATION,
+    POWER,
+    PRICE_PER_H,
+    RATE,
+    did_you_mean,
+    format_quantity,
+    rounded_up,
+)
 from jellybean_solver import WORKFLOW_SEPARATOR, Objective
 
 DIGITS = 4  # of rates and times in settings
 ACCURACY_DIGITS = 10
 MOST_NAMED = 6  # workflows in a message
-FLEET = ("limits", "workers")  # first keys of paths in infrastructure.yaml
+FLEET = ("limits", "workers", "energy", "carbon")  # first keys of paths in infrastructure.yaml
 
 Path = tuple[str, ...]
 Value = str | int | float | Mapping[str, str | float] | None
@@ -192,6 +201,13 @@ def budget(project: AnyProject, usd_per_h: float | None) -> Settings:
     """The budget of all workflows together; None: no budget."""
     text = None if usd_per_h is None else format_quantity(PRICE_PER_H, usd_per_h)
     return (Setting(("slo" if "" in parts_of(project) else "limits", "budget"), text),)
+
+
+def resource_limit(resource: str, amount: float | None) -> Settings:
+    """The limit of energy (W) or carbon (g/h) of all workflows together; None: no limit."""
+    kind = POWER if resource == Objective.ENERGY else CARBON_PER_H
+    text = None if amount is None else format_quantity(kind, rounded_up(kind, amount))
+    return (Setting((resource, "limit"), text),)
 
 
 def worker_counts(counts: Mapping[str, int]) -> Settings:

@@ -39,6 +39,7 @@ CURVE_SHARE, BESIDE_RATES_SHARE = 0.7, 0.4  # of the time, for cost over accurac
 RATE_SOLVES = 12  # beside one for each rate: those that find the highest one
 STAIRS = 24  # steps at most of the curve of one selection, which is only there to be compared with
 
+RESOURCES = (Figure.ENERGY, Figure.CARBON)
 COUNTED = "costs count the penalties of p99 latencies above soft targets"
 NOT_COUNTED = "the curve of mean accuracies counts no penalties of p99 latencies: `plan` weighs them at one accuracy"
 
@@ -93,6 +94,8 @@ class Frontier:
             return self.moved.sources[0].rate_per_s
         if figure is Figure.COST:
             return self.moved.problem.slo.budget_usd_per_h
+        if figure in RESOURCES:
+            return self.moved.problem.most.get(figure)
         known = _accuracies(self.moved) if figure is Figure.ACCURACY else set()
         return known.pop() if len(known) == 1 else None
 
@@ -167,6 +170,7 @@ def figures_of(plan: Plan, moved: MovedTargets) -> dict[Figure, float]:
         Figure.COST: plan.cost.total_usd_per_h + plan.late_usd_per_h,
         Figure.ACCURACY: moved.reached(plan),
         Figure.RATE: next(one.rate_per_s for one in plan.sources if one.name == source),
+        **{figure: plan.uses.get(figure) for figure in RESOURCES},
     }
     return {figure: value for figure, value in figures.items() if value is not None}
 

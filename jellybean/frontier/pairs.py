@@ -1,4 +1,6 @@
-"""Curves of any two of cost, accuracy, p99 latency and rate, in a given time; each point is a plan with its options.
+"""Curves of any two of cost, accuracy, p99 latency and rate, or of energy or carbon and cost, in a given time.
+
+Each point is a plan with its options.
 
 One of the two is fixed at values along the curve, as a target; the other one is what plans are then the best in
 (`objective`). Between two values lies no more than was asked for: the curve is of plans that were found, and its gaps
@@ -22,11 +24,12 @@ from jellybean.documents import (
     everyone_served,
     latency_target,
     objective,
+    resource_limit,
     scaled_rates,
     with_settings,
     workflows_named,
 )
-from jellybean.frontier.find import LIMIT_S, Frontier, figures_of
+from jellybean.frontier.find import LIMIT_S, RESOURCES, Frontier, figures_of
 from jellybean.frontier.timed_solver import LEAST_S, TimedSolver
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import plans_after_losses, predicted_p99
@@ -79,7 +82,7 @@ def pair_curve(
         progress(number, len(values), f"{x} {value:.4g}")
         found.append(search.point(value, (clock.left() or 0.0) / (len(values) - number)))
     progress(len(values), len(values), "done")
-    every = sorted([*found, *search.known], key=lambda point: point.x)
+    every = sorted([*found, *search.known], key=lambda point: (point.x, point.bound_usd_per_h))
     best = {point.x: point for point in with_better_plans(every, x, y)}
     finished = all(point.finished for point in best.values())
     curve = Curve(x, tuple(best.values()), finished, (), y=y)
@@ -89,13 +92,13 @@ def pair_curve(
 def with_better_plans(points: Sequence[CurvePoint], x: Figure, y: Figure) -> list[CurvePoint]:
     """The points by rising value, each with the best plan found for its value or one that is harder to reach.
 
-    A plan for a higher accuracy, or for a lower latency, does for the others too; searches may miss it in their time.
-    Its cost is compared with the bounds of the point's own search and of all for values that are easier to reach, which
-    are bounds for more plans; not with that of its own search, which is for fewer.
+    A plan for a higher accuracy, or for a lower latency or use, does for the others too; searches may miss it in their
+    time. Its cost is compared with the bounds of the point's own search and of all for values that are easier to reach,
+    which are bounds for more plans; not with that of its own search, which is for fewer.
     """
-    if x not in (Figure.ACCURACY, Figure.LATENCY):
+    if x is Figure.RATE:
         return list(points)
-    order, sign = 1 if x is Figure.LATENCY else -1, -1.0 if y is Figure.RATE else 1.0
+    order, sign = -1 if x is Figure.ACCURACY else 1, -1.0 if y is Figure.RATE else 1.0
     if y is Figure.COST:
         points = _with_shared_bounds(points[::-order])[::-order]
     best, least, kept = points[0], math.inf, list[CurvePoint]()
@@ -134,6 +137,7 @@ class _Search:
             Figure.ACCURACY: accuracy_target(project, None, self.names, is_mean=self.mixes),
             Figure.LATENCY: latency_target(project, None, self.names if self.x is Figure.LATENCY else ()),
             Figure.RATE: (),
+            **{figure: resource_limit(figure, None) for figure in RESOURCES},
         }
         return (*objective(project, Objective.COST), *everyone_served(project), *free[self.x], *free[self.y])
 
@@ -145,6 +149,9 @@ class _Search:
         if self.x is Figure.LATENCY:
             fast, slow = self._latencies(limit_s)
             return (*(fast * (slow / fast) ** (number / (count - 1)) for number in range(count - 1)), slow)
+        if self.x in RESOURCES:
+            low, high = self._uses(limit_s)
+            return (*(low + (high - low) * number / (count - 1) for number in range(count - 1)), high)
         known = self._accuracies(limit_s)
         last = len(known) - 1
         if self.mixes:
@@ -184,6 +191,20 @@ class _Search:
         ends = ((nearest.fastest, fast), (cheapest, slow))
         self.known = [self._point_of(plan, at) for plan, at in ends if plan is not None and self._p99_s(plan) <= at]
         return fast, slow
+
+    def _uses(self, limit_s: float) -> tuple[float, float]:
+        """The least use of a resource that a plan was found for, and that of the cheapest plan."""
+        frugal = self._planned(objective(self.project, Objective(self.x.value)), limit_s).plan
+        cheapest = self._planned((), limit_s).plan
+        if frugal is None or cheapest is None:
+            raise SolverError(f"no plan was found without a limit of {self.x}; `jellybean explain` says why")
+        if self.x not in cheapest.uses:
+            raise SolverError(f"no plan uses {self.x}: no worker or link of infrastructure.yaml states what it uses")
+        high = cheapest.uses[self.x]
+        low = min(frugal.uses[self.x], high)
+        first, last = self._point_of(frugal, low), self._point_of(cheapest, high)
+        self.known = [replace(first, bound_usd_per_h=0.0), last]  # the first one's bound is of its use
+        return low, high
 
     def _highest_factor(self, limit_s: float) -> float:
         """The highest factor on the rates that a plan was found for in time; a note if it may not be the highest."""
@@ -234,6 +255,8 @@ class _Search:
             return self._scaled(value / self.moved.sources[0].rate_per_s)
         if self.x is Figure.ACCURACY:
             return accuracy_target(self.project, value, self.names, is_mean=self.mixes)
+        if self.x in RESOURCES:
+            return resource_limit(self.x, value)
         return latency_target(self.project, value, self.names)
 
     def _planned(self, settings: Settings, limit_s: float) -> Planned:

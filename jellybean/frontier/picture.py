@@ -38,8 +38,15 @@ PLOT_INCHES, WIDE, NARROW = 4.6, (11.5, 72), (4.06, 54)  # inches, characters of
 TITLE_PER_INCH = 9  # characters
 NEAR = 1.6  # times the largest value of a curve up to which a stated value is drawn
 CURVE, SINGLE = SERIES[:2]
-UNITS = {Figure.COST: "USD/h", Figure.ACCURACY: "%", Figure.LATENCY: "p99, s", Figure.RATE: "1/s, all sources alike"}
-STATED = {Figure.COST: "budget", Figure.RATE: "now"}
+UNITS = {
+    Figure.COST: "USD/h",
+    Figure.ACCURACY: "%",
+    Figure.LATENCY: "p99, s",
+    Figure.RATE: "1/s, all sources alike",
+    Figure.ENERGY: "W",
+    Figure.CARBON: "g/h",
+}
+STATED = {Figure.COST: "budget", Figure.RATE: "now", Figure.ENERGY: "limit", Figure.CARBON: "limit"}
 
 Spot = tuple[float, float, CurvePoint]  # both figures
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,20 @@ from rich.text import Text
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.frontier.changes import OperatorChange, with_changes
-from jellybean.frontier.find import Current, Frontier
+from jellybean.frontier.find import RESOURCES, Current, Frontier
 from jellybean.planning.mixing import selections_json
 from jellybean.planning.plan_file import write_plan_file
-from jellybean_solver import Curve, CurvePoint, Figure, json_values, to_document
+from jellybean_solver import Curve, CurvePoint, Figure, amount_text, json_values, to_document
 
 MAX_CHANGES = 8  # lines per point in the table; JSON has all changes
 LEAST_GAP = 5e-5  # relative: a gap that no figure shows; programs of mixtures end within a part of it
-TEXTS = {
+TEXTS: Mapping[Figure, Callable[[Any], str]] = {
     Figure.COST: lambda usd: f"{formats.usd(usd)} USD/h",
     Figure.ACCURACY: formats.accuracy,
     Figure.LATENCY: formats.duration,
     Figure.RATE: formats.rate,
+    Figure.ENERGY: lambda watts: "" if watts is None else amount_text(Figure.ENERGY, watts),
+    Figure.CARBON: lambda grams: "" if grams is None else amount_text(Figure.CARBON, grams),
 }
 
 
@@ -63,7 +65,7 @@ def figure_name(frontier: Frontier, figure: Figure) -> str:
     if figure is Figure.RATE:
         source = moved.sources[0]
         return f"rate of {source.name}{moved.problem.in_each(source.tier)}"
-    if figure is Figure.COST:
+    if figure in (Figure.COST, *RESOURCES):
         return figure
     return f"{'mean ' if figure is Figure.ACCURACY and moved.is_mean else ''}{figure}{moved.label}"
 

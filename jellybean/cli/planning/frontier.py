@@ -34,8 +34,8 @@ Pair = Annotated[
     str | None,
     typer.Option(
         metavar="TWO",
-        help="A curve of any two of cost, accuracy, latency (p99) and rate: latency,cost. Within --time-limit "
-        "(1min); the other targets hold.",
+        help="A curve of any two of cost, accuracy, latency (p99) and rate: latency,cost; or of energy or carbon "
+        "and cost. Within --time-limit (1min); the other targets hold.",
     ),
 ]
 WorkflowName = Annotated[
@@ -172,6 +172,10 @@ def parse_pair(text: str) -> tuple[Figure, Figure]:
     names = [part.strip() for part in text.split(",")]
     if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*Figure}:
         raise typer.BadParameter(f"--of {text!r}: write two of {', '.join(Figure)}, for example latency,cost")
+    if {*names} & {Figure.ENERGY, Figure.CARBON} and Figure.COST not in names:
+        raise typer.BadParameter(
+            f"--of {text!r}: energy and carbon have curves with cost: write for example energy,cost"
+        )
     return Figure(names[0]), Figure(names[1])
 
 

@@ -26,6 +26,8 @@ class Figure(StrEnum):
     ACCURACY = "accuracy"  # percent
     RATE = "rate"  # requests per second of a source
     LATENCY = "latency"  # p99, seconds
+    ENERGY = "energy"  # W, in all sites
+    CARBON = "carbon"  # g/h, in all sites
     COST = "cost"  # USD per hour, with what p99 latencies count above soft targets
 
 
