@@ -27,12 +27,12 @@ from jellybean.documents.provenance.noise import hop_noise
 from jellybean.documents.provenance.own_device import never_measured
 from jellybean.errors import DocumentError, JellyBeanError
 from jellybean.folders import shell_text
-from jellybean.planning.plan_file import PLAN_FILE, planned_overrides
+from jellybean.planning.plan_file import PlanFile
 from jellybean_solver import independent_streams_text
 
 
 @contextmanager
-def planned_options(directory: Path, overrides: Sequence[str] | None) -> Iterator[Sequence[str]]:
+def _options_or_those_of_plan(directory: Path, overrides: Sequence[str] | None) -> Iterator[Sequence[str]]:
     """The `--set` options of a command about DIR/plan.json: those given, or those that the plan was made for.
 
     The block loads the project with them. A DocumentError about an option that comes from the plan says so.
@@ -40,11 +40,11 @@ def planned_options(directory: Path, overrides: Sequence[str] | None) -> Iterato
     if overrides:
         yield overrides
         return
-    file, without = directory / PLAN_FILE, f"jellybean plan {shlex.quote(str(directory))}"
-    options = planned_overrides(directory)
+    file, without = PlanFile(directory), f"jellybean plan {shlex.quote(str(directory))}"
+    options = file.overrides
     if options:
-        say(f"{file} is the plan for{override_options(options)}; to plan without: {without}")
-    with options_of_plan(options, f"{file} was made with this option; to plan without: {without}"):
+        say(f"{file.path} is the plan for{override_options(options)}; to plan without: {without}")
+    with options_of_plan(options, f"{file.path} was made with this option; to plan without: {without}"):
         yield options
 
 
@@ -88,12 +88,19 @@ def open_any_project(
     return project
 
 
+def open_planned_project(directory: Path, overrides: Sequence[str] | None, *, stale: bool) -> AnyProject:
+    """`open_any_project` for commands about DIR/plan.json, with its options where none are given."""
+    with _options_or_those_of_plan(directory, overrides) as options:
+        return open_any_project(directory, options, stale=stale, shows_times=True)
+
+
 def open_served_project(
     directory: Path, overrides: Sequence[str] | None, *, stale: bool, shows_times: bool = False
 ) -> AnyProject:
-    """`open_any_project` for commands that serve; sites that differ are refused, with what to set instead."""
+    """The same for commands that serve; sites that differ are refused, with what to set instead."""
     open_it = open_any_project if holds_several_workflows(directory) else open_project
-    return open_it(directory, overrides, stale=stale, shows_times=shows_times)
+    with _options_or_those_of_plan(directory, overrides) as options:
+        return open_it(directory, options, stale=stale, shows_times=shows_times)
 
 
 def _warn(project: AnyProject, *, shows_times: bool) -> None:

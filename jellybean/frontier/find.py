@@ -11,7 +11,7 @@ from pathlib import Path
 from jellybean.documents import AnyProject, build_problem, workflows_named
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.timed_solver import TimedSolver
-from jellybean.planning.plan_file import PLAN_FILE, load_plan
+from jellybean.planning.plan_file import PlanFile
 from jellybean.planning.predicted_latency import check_latency, latency_targets
 from jellybean.planning.soft_targets import as_hard, soft_targets
 from jellybean_solver import (
@@ -215,10 +215,10 @@ def _single_selection(
 
 def _current(directory: Path, moved: MovedTargets) -> tuple[Current | None, tuple[str, ...]]:
     """DIR/plan.json by the current documents; None without such a plan, with notes why."""
-    if not (directory / PLAN_FILE).exists():
+    if not (file := PlanFile(directory)).path.exists():
         return None, ()
     try:
-        plan = load_plan(directory)
+        plan = file.load().plan
     except JellyBeanError as error:
         return None, (f"the current plan is not shown: {error}",)
     score = evaluate(moved.asked(lambda slo: Slo(), lambda slo: Slo()), plan)

@@ -7,7 +7,6 @@ migration from the running one (`plan --from`), and is deployed by the same step
 from __future__ import annotations
 
 import datetime
-import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from jellybean.operator.pace import Pace
 from jellybean.operator.permissions import Permissions
 from jellybean.operator.report import Decision, Report
 from jellybean.operator.resource import OperatorSpec, ResourceProject, lay_out, operator_spec, stated_profiles
+from jellybean.planning.plan_file import WrittenPlan
 from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.planning.replan import replan_project
 from jellybean_k8s import (
@@ -52,7 +52,7 @@ from jellybean_k8s import (
     render,
     undeploy,
 )
-from jellybean_solver import Verdict
+from jellybean_solver import Verdict, from_document
 
 Object = dict[str, Any]
 POLL_S = 7.0  # seconds between two polls of nodes, profiles, pods and objects: a status is true within 10
@@ -277,14 +277,13 @@ class Reconciler:
 
 
 def _replanned(laid: ResourceProject, running: Object, horizon_h: float, limit_s: float) -> Decision:
-    path = laid.project.directory / "running.json"
-    path.write_text(json.dumps(running), encoding="utf-8")
-    change = replan_project(laid.project, str(path), horizon_h=horizon_h, time_limit_s=limit_s)
+    before = WrittenPlan(running, from_document(running))
+    change = replan_project(laid.project, before, horizon_h=horizon_h, time_limit_s=limit_s)
     found = change.decision
     if found.verdict is Verdict.NONE or (found.verdict is Verdict.REPLACE and found.best is None):
-        raise InfeasibleError(change.planned.reasons, "the running plan stays")
+        raise InfeasibleError(change.reasons, "the running plan stays")
     if found.verdict is Verdict.KEEP or found.best is None:
-        return Decision(change.before, found.running, "Kept", "; the running plan stays")
+        return Decision(before.plan, found.running, "Kept", "; the running plan stays")
     return Decision(found.best, found.best, "Replanned", f"; instead of {str(running['hash'])[:12]}")
 
 

@@ -1,6 +1,7 @@
 from .add import AddedPlan as AddedPlan
-from .add import add_to_plan as add_to_plan
 from .altered_models import altered_models_text as altered_models_text
+from .answers import PlanQuestion as PlanQuestion
+from .answers import answered as answered
 from .cascades import cascade_lines as cascade_lines
 from .cascades import planned_cascades as planned_cascades
 from .explain import ESTIMATED_BELOW as ESTIMATED_BELOW
@@ -11,16 +12,11 @@ from .mixing import selection_lines as selection_lines
 from .mixing import selections_json as selections_json
 from .mixing import spread_lines as spread_lines
 from .plan_file import PLAN_FILE as PLAN_FILE
+from .plan_file import PlanFile as PlanFile
 from .plan_file import RUNNING as RUNNING
-from .plan_file import current_hash as current_hash
+from .plan_file import WrittenPlan as WrittenPlan
 from .plan_file import current_plan as current_plan
-from .plan_file import kept_plan as kept_plan
-from .plan_file import load_plan as load_plan
 from .plan_file import plan_options as plan_options
-from .plan_file import planned_overrides as planned_overrides
-from .plan_file import replaces_served_plan as replaces_served_plan
-from .plan_file import save_plan as save_plan
-from .plan_file import write_plan as write_plan
 from .plan_file import write_plan_file as write_plan_file
 from .planned import Planned as Planned
 from .predicted_latency import Judged as Judged
@@ -37,7 +33,6 @@ from .project_plan import require_plan as require_plan
 from .project_plan import settle as settle
 from .proof import unproven as unproven
 from .replan import ReplanResult as ReplanResult
-from .replan import named_plan as named_plan
 from .replan import replan_project as replan_project
 from .searched_objectives import ObjectiveSearch as ObjectiveSearch
 from .searched_objectives import PRECISION as PRECISION

@@ -8,9 +8,9 @@ from functools import partial
 
 from jellybean.display import formats
 from jellybean.documents import AnyProject, build_problem
+from jellybean.planning.plan_file import WrittenPlan
 from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import SEARCH_PART, SEARCH_PART_BESIDE_SOFT, search_or_rule, settle
-from jellybean.planning.replan import named_plan
 from jellybean.planning.simulated_deadline import no_progress
 from jellybean.planning.soft_targets import soft_targets
 from jellybean_solver import (
@@ -28,36 +28,29 @@ from jellybean_solver import (
 )
 
 
-@dataclass(frozen=True)
-class AddedPlan:
-    """`planned`: the plan of all workflows, or why there is none. `before`: the plan of those that were served.
-
-    `unstartable`: pools of which a change cannot start all workers, as sentences.
-    """
+@dataclass(frozen=True, kw_only=True)
+class AddedPlan(Planned):
+    """The plan of all workflows, or why there is none. `before`: the plan of those that were served."""
 
     before: Plan
     added: Added
-    planned: Planned
-    unstartable: tuple[str, ...] = ()
 
 
 def add_to_plan(
     project: AnyProject,
-    named: str,
+    running: WrittenPlan,
     *,
     gap: float | None = None,
     time_limit_s: float | None = None,
     progress: Progress = no_progress,
 ) -> AddedPlan:
-    """Plan the workflows that a plan (see `named_plan` for `named`) lacks, beside those that it has. Writes no files.
+    """Plan the workflows that a plan lacks, beside those that it has. Writes no files.
 
     If workflows have p99 targets, the whole plan is simulated. Where that of what is cheapest misses one, the new
     workflows are planned once more within their targets, by the closed form, as no judge sees the whole plan. Of soft
     targets those of the new workflows are weighed.
     """
-    progress(0, 3, "running plan")
-    _, before = named_plan(project.directory, named)
-    whole = build_problem(project)
+    before, whole = running.plan, build_problem(project)
     problem = startable(whole, before)
     options = SolveOptions(gap, None, time.monotonic)
 
@@ -87,6 +80,5 @@ def add_to_plan(
         last = (f"the {stays}; without --add all are planned anew",) if kept else ()
         settled = replace(settled, reasons=(*settled.reasons, *limits, *last))
     progress(3, 3, "done")
-    planned = replace(settled.of(project), solve_s=time.perf_counter() - started)
-    added = replace(added, solution=planned.solution)
-    return AddedPlan(before, added, planned, limits)
+    planned = replace(settled.of(project), solve_s=time.perf_counter() - started, notes=limits)
+    return AddedPlan(**vars(planned), before=before, added=replace(added, solution=planned.solution))

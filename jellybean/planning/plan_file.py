@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jellybean.documents import AnyProject, build_problem, override_options
+from jellybean.documents import AnyProject, build_problem, override_options, require_folder
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import STATE_FOLDER, shell_text, state_folder, write_file
 from jellybean.serving.errors import NotRunningError, RequestError
@@ -43,6 +43,13 @@ _MAX_BYTES = 2**28  # of plan.json; an agent reads 64 MiB
 _STATUS_S = 5.0  # longest wait for the gateway's status
 
 
+class WrittenPlan(NamedTuple):
+    """A plan, and its document as it was written: one of an earlier version has another hash than the plan."""
+
+    document: dict[str, Any]
+    plan: Plan
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
     """For what plan.json was written: the plan's hash, the problem's content hash, and the `--set` options.
@@ -55,33 +62,119 @@ class PlanRecord:
     overrides: tuple[str, ...]
 
 
-def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
-    """Write DIR/plan.json atomically, and for what it was written; returns the plan document."""
-    from jellybean.planning.project_plan import require_plan
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """The plan in a project's folder, as a file: DIR/plan.json, and beside it the record of what it was written for."""
 
-    document = to_document(require_plan(planned))
-    return write_plan(planned.asked or project, document, planned.problem)
+    directory: Path
+
+    @property
+    def path(self) -> Path:
+        return self.directory / PLAN_FILE
+
+    def load(self) -> WrittenPlan:
+        """The plan; the error names the command that makes it again, with its options."""
+        options = override_options(self.overrides)
+        return read_document(self.path, f"; run: jellybean plan {shlex.quote(str(self.directory))}{options}")
+
+    def named(self, text: str) -> WrittenPlan:
+        """The plan of a plan file, of another project's folder, or with `running` the one that is served from here."""
+        if text == RUNNING:
+            from jellybean.serving.client import served_document  # gRPC
+            from jellybean.serving.endpoint import owner_endpoint
+
+            require_folder(self.directory)
+            document = served_document(owner_endpoint(self.directory))
+            return WrittenPlan(document, from_document(document))
+        path = Path(text)
+        if path.suffix == ".json":
+            return read_document(path)
+        require_folder(path)
+        return read_document(path / PLAN_FILE, f"; run: jellybean plan {shell_text(path)}")
+
+    @property
+    def hash(self) -> str | None:
+        """The hash that the file states; None if there is none."""
+        return self._stated().get("hash")
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The `--set` options that the plan states it was made or kept for, in a format of any version."""
+        document = self._stated()
+        if (record := self.record(document.get("hash"))) is not None:
+            return record.overrides
+        overrides = document.get("overrides")
+        return tuple(text for text in overrides if isinstance(text, str)) if isinstance(overrides, list) else ()
+
+    def _stated(self) -> dict[str, Any]:
+        """What the file states, not validated; empty if it is no JSON object."""
+        try:
+            document = json.loads(read_regular(self.path, _MAX_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return document if isinstance(document, dict) else {}
+
+    def record(self, plan_hash: str | None) -> PlanRecord | None:
+        """For what the plan with a hash was written; None if that is unknown."""
+        try:
+            stored = json.loads((self.directory / STATE_FOLDER / _RECORD_FILE).read_text(encoding="utf-8"))
+            record = PlanRecord(str(stored["plan"]), str(stored["problem"]), tuple(map(str, stored["overrides"])))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return record if record.plan == plan_hash else None
+
+    def write_record(self, record: PlanRecord) -> None:
+        """Record what the plan that is there answers."""
+        write_file(state_folder(self.directory) / _RECORD_FILE, json.dumps(asdict(record)) + "\n")
+
+    def write(self, planned: Planned) -> None:
+        """Write a plan, recorded as the solution of its problem and options."""
+        document = planned.document
+        if document is None:
+            raise AssertionError("there is a plan to write")
+        write_plan_file(self.path, document)
+        self.write_record(PlanRecord(document["hash"], problem_key(planned.problem), planned.options))
+
+    def kept_text(self, *, outdated: bool) -> str:
+        """A sentence that tells the user that the file was not replaced; empty if there is none.
+
+        `outdated`: it was made for other documents or options.
+        """
+        if not self.path.exists():
+            return ""
+        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.path.stat().st_mtime))
+        note = ", which does not match these documents and options" if outdated else ""
+        return f"{self.path} still has the plan of {date}{note}"
+
+    def replaces_served_text(self, plan_hash: str) -> str:
+        """A sentence for the user if the file has the plan that is served, and the one to be written is another.
+
+        The gateway says which plan it serves: an `apply` from elsewhere changes it. Empty if it does not answer.
+        """
+        try:
+            running_state(self.directory.resolve())
+            from jellybean.serving.client import Client  # gRPC only where a run is up
+
+            with Client.of(self.directory.resolve(), timeout_s=_STATUS_S) as client:
+                served = client.status().plan
+        except (NotRunningError, RequestError):
+            return ""
+        if self.hash != served or plan_hash == served:
+            return ""
+        folder = shell_text(self.directory)
+        return (
+            f"{self.path} had the plan that is served, {served[:12]}, which stays served until "
+            f"`jellybean apply {folder}` has switched; `jellybean diff {folder} {RUNNING}` compares the two"
+        )
 
 
-def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem) -> dict[str, Any]:
-    """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
-    write_plan_file(project.directory / PLAN_FILE, document)
-    _record(project, str(document["hash"]), problem_key(problem))
-    return document
-
-
-def write_plan_file(path: Path, document: dict[str, Any]) -> None:
+def write_plan_file(path: Path, document: Mapping[str, Any]) -> None:
     """Write a plan document to a file, atomically."""
     write_file(path, json.dumps(document, indent=1) + "\n")
 
 
-def load_plan(directory: Path) -> Plan:
-    """Load the plan in DIR/plan.json."""
-    return _own_document(directory)[1]
-
-
-def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
-    """The document in a plan file and the plan; without `hint` the file was named by the user.
+def read_document(path: Path, hint: str = "") -> WrittenPlan:
+    """The plan in a plan file; without `hint` the file was named by the user.
 
     JellyBeanError, with `hint` appended to its message, if the file is not a plan; InputError without a hint.
     """
@@ -96,19 +189,9 @@ def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
     if not isinstance(document, dict):
         raise kind(f"{path}: is not a plan{hint}")
     try:
-        return document, from_document(document)
+        return WrittenPlan(document, from_document(document))
     except PlanDocumentError as error:
         raise kind(f"{path}: {error}{hint}") from error
-
-
-def planned_overrides(directory: Path) -> tuple[str, ...]:
-    """The `--set` options that DIR/plan.json states it was made or kept for, in a format of any version."""
-    document = _stated(directory)
-    record = _read_record(directory)
-    if record is not None and record.plan == document.get("hash"):
-        return record.overrides
-    overrides = document.get("overrides")
-    return tuple(text for text in overrides if isinstance(text, str)) if isinstance(overrides, list) else ()
 
 
 def current_plan(project: AnyProject, *, anew: bool = False, writes: bool = True) -> tuple[Plan, str]:
@@ -118,48 +201,47 @@ def current_plan(project: AnyProject, *, anew: bool = False, writes: bool = True
     InfeasibleError if no plan meets the current documents' targets; the outdated plan is not returned. JellyBeanError
     if plan.json cannot be read as a plan: it may have been edited, and stays.
     """
-    directory = project.directory
-    plan, reason = (None, "--replan") if anew else _checked(project, writes=writes)
+    file = PlanFile(project.directory)
+    plan, reason = (None, "--replan") if anew else _checked(file, project, writes=writes)
     if plan is not None and not reason:
         return plan, ""
     from jellybean.planning.project_plan import plan_project, require_plan
 
     planned = plan_project(project, compare=False)
-    plan = require_plan(planned, kept_plan(directory, outdated=True))
+    plan = require_plan(planned, file.kept_text(outdated=True))
     if not writes:
-        command = f"jellybean plan {shlex.quote(str(directory))}{plan_options(plan)}"
+        command = f"jellybean plan {shlex.quote(str(file.directory))}{plan_options(plan)}"
         return plan, f"{reason}: planned for this command alone, nothing is written; to keep this plan: {command}"
-    before = current_hash(directory)
-    served = replaces_served_plan(directory, to_document(plan))
-    document = save_plan(project, planned)
-    if document["hash"] == before:
+    before, written = file.hash, to_document(plan)["hash"]
+    served = file.replaces_served_text(written)
+    file.write(planned)
+    if written == before:
         return plan, ""
     options = f" with{override_options(project.overrides)}" if project.overrides else ""
-    wrote = f"{reason}: planned again{options} and wrote {directory / PLAN_FILE}"
+    wrote = f"{reason}: planned again{options} and wrote {file.path}"
     return plan, "\n".join(filter(None, (wrote, served)))
 
 
-def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
-    """The plan in DIR/plan.json, None if there is none, and why it does not answer the project's problem, or nothing.
+def _checked(file: PlanFile, project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
+    """The plan in the file, None if there is none, and why it does not answer the project's problem, or nothing.
 
     A plan without a record, as one that was copied here, answers it if it is what the problem makes of its choices.
     """
-    directory = project.directory
-    if not (directory / PLAN_FILE).exists():
+    if not file.path.exists():
         return None, f"{PLAN_FILE} did not exist"
-    document, plan = _own_document(directory)
-    problem = build_problem(project)
-    record, key = _read_record(directory), problem_key(problem)
-    if record is None or record.plan != document["hash"]:
-        if reason := _mismatch(problem, plan):
-            return plan, reason
-        if writes:
-            _record(project, document["hash"], key)
-        return plan, ""
+    document, plan = file.load()
+    problem, record = build_problem(project), file.record(document["hash"])
+    key = problem_key(problem)
+    if record is None:
+        reason = _mismatch(problem, plan)
+        if writes and not reason:
+            file.write_record(PlanRecord(document["hash"], key, project.overrides))
+        return plan, reason
     if record.problem == key:
         return plan, ""
     if record.overrides != project.overrides:
-        return plan, f"{PLAN_FILE} is the plan {_for_options(record.overrides)}"
+        made_for = f"for{override_options(record.overrides)}" if record.overrides else "without --set"
+        return plan, f"{PLAN_FILE} is the plan {made_for}"
     return plan, f"the documents have changed since {PLAN_FILE} was made"
 
 
@@ -184,80 +266,7 @@ def plan_options(plan: Plan) -> str:
     return f"{override_options(plan.overrides)}{' --stale' * bool(plan.stale_profiles)}"
 
 
-def _for_options(overrides: Sequence[str]) -> str:
-    return f"for{override_options(overrides)}" if overrides else "without --set"
-
-
-def replaces_served_plan(directory: Path, document: Mapping[str, Any]) -> str:
-    """A sentence for the user if DIR/plan.json has the plan that is served, and `document` is another; else empty.
-
-    The gateway says which plan it serves: an `apply` from elsewhere changes it. Empty if it does not answer.
-    """
-    try:
-        running_state(directory.resolve())
-        from jellybean.serving.client import Client  # gRPC only where a run is up
-
-        with Client.of(directory.resolve(), timeout_s=_STATUS_S) as client:
-            served = client.status().plan
-    except (NotRunningError, RequestError):
-        return ""
-    if current_hash(directory) != served or document["hash"] == served:
-        return ""
-    folder = shell_text(directory)
-    return (
-        f"{directory / PLAN_FILE} had the plan that is served, {served[:12]}, which stays served until "
-        f"`jellybean apply {folder}` has switched; `jellybean diff {folder} {RUNNING}` compares the two"
-    )
-
-
-def kept_plan(directory: Path, *, outdated: bool) -> str:
-    """A sentence that tells the user that DIR/plan.json was not replaced; empty if that file does not exist.
-
-    `outdated`: the file was made for other documents or options.
-    """
-    path = directory / PLAN_FILE
-    if not path.exists():
-        return ""
-    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-    note = ", which does not match these documents and options" if outdated else ""
-    return f"{path} still has the plan of {date}{note}"
-
-
 def problem_key(problem: Problem) -> str:
     """Content hash of a problem, to detect plans that no longer match the documents."""
     pools = tuple(replace(pool, max_starts=None) for pool in problem.pools)  # which limits changes alone
     return plan_format.content_hash({"problem": json_values(replace(problem, pools=pools))})
-
-
-def _own_document(directory: Path) -> tuple[dict[str, Any], Plan]:
-    """The document in DIR/plan.json and the plan; the error names the command that makes it again, with its options."""
-    options = override_options(planned_overrides(directory))
-    return read_document(directory / PLAN_FILE, f"; run: jellybean plan {shlex.quote(str(directory))}{options}")
-
-
-def current_hash(directory: Path) -> str | None:
-    """The hash that DIR/plan.json states; None if there is none."""
-    return _stated(directory).get("hash")
-
-
-def _stated(directory: Path) -> dict[str, Any]:
-    """What DIR/plan.json states, not validated; empty if it is no JSON object."""
-    try:
-        document = json.loads(read_regular(directory / PLAN_FILE, _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _record(project: AnyProject, plan_hash: str, key: str) -> None:
-    record = PlanRecord(plan_hash, key, project.overrides)
-    write_file(state_folder(project.directory) / _RECORD_FILE, json.dumps(asdict(record)) + "\n")
-
-
-def _read_record(directory: Path) -> PlanRecord | None:
-    """For what plan.json was written; None if that is unknown."""
-    try:
-        stored = json.loads((directory / STATE_FOLDER / _RECORD_FILE).read_text(encoding="utf-8"))
-        return PlanRecord(str(stored["plan"]), str(stored["problem"]), tuple(map(str, stored["overrides"])))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None

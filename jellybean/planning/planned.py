@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from jellybean.documents import AnyProject
 from jellybean.planning.predicted_latency import Judged
-from jellybean_solver import NO_ASSIGNMENT, Baseline, Infeasibility, Plan, Problem, Solution, in_true_prices
+from jellybean_solver import (
+    NO_ASSIGNMENT,
+    Baseline,
+    Infeasibility,
+    Plan,
+    Problem,
+    Solution,
+    in_true_prices,
+    to_document,
+)
 
 
 @dataclass(frozen=True)
@@ -25,14 +36,25 @@ class Planned:
     nearest_p99_s: float | None = None  # the least p99 target that a plan was found for, if none meets the stated one
     fastest: Plan | None = None  # the plan for it, or the fastest one that was seen
     judged: Judged | None = None  # the solution's predicted p99 latencies, if it has p99 targets
-    cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was replaced for its p99 latency
+    cheapest: Judged | None = None  # the cheapest plan, if it was replaced for its p99 latency
     best: str = ""  # what was searched: highest rates, least latency, or least cost with penalties
-    asked: AnyProject | None = None  # then the project with the options that were found
+    options: tuple[str, ...] = ()  # the `--set` options that the plan answers
+    notes: tuple[str, ...] = ()  # what is not known or cannot be done, as sentences for the user
 
     @property
     def plan(self) -> Plan | None:
         """The plan; None if none meets the targets."""
         return None if self.reasons else self.solution.plan
+
+    @cached_property
+    def document(self) -> dict[str, Any] | None:
+        """The document of the plan that is to be served; None if none meets the targets."""
+        return None if self.plan is None else to_document(self.plan)
+
+    @property
+    def is_new(self) -> bool:
+        """False if a running plan is kept."""
+        return True
 
     @property
     def status(self) -> str:
@@ -53,7 +75,8 @@ class Planned:
         planned = replace(
             self,
             fastest=None if fastest is None else in_true_prices(self.problem, fastest),
-            cheapest=None if cheapest is None else (in_true_prices(self.problem, cheapest[0]), cheapest[1]),
+            cheapest=None if cheapest is None else replace(cheapest, plan=in_true_prices(self.problem, cheapest.plan)),
+            options=project.overrides,
         )
         if plan is None:
             return planned

@@ -45,7 +45,6 @@ from jellybean_solver import (
     quick_solution,
     served,
     solve_with,
-    startable,
     without_forms,
 )
 
@@ -68,31 +67,28 @@ def plan_project(
     time_limit_s: float | None = None,
     compare: bool = True,
     weigh: bool = True,
-    running: Plan | None = None,
     progress: Progress = no_progress,
 ) -> Planned:
     """Solve, then check the p99 latency by simulation. An infeasible problem is a result, not an exception.
 
     `time_limit_s` is for all of it, and so is the limit of the work around it. `compare`: also solve the baselines,
     together within what is left of the time, or each in 5 seconds without a limit. `weigh`: find the plan of least cost
-    and penalties if p99 targets are soft, not just the cheapest one. `running`: the plan that is changed, which limits
-    how many workers are started.
+    and penalties if p99 targets are soft, not just the cheapest one.
     """
     with limited_work(time_limit_s, time.monotonic) as limit:
         if stated_objective(project) not in (Objective.RATE, Objective.LATENCY):
-            return _plan_at_least_cost(project, running, gap, limit, compare, weigh, progress)
+            return _plan_at_least_cost(project, gap, limit, compare, weigh, progress)
 
         def plan_one(asked: AnyProject, limit_s: float | None, is_last: bool) -> Planned:
             with limited_work(limit_s, time.monotonic) as clock:
                 whole = compare and is_last, weigh and is_last
-                return _plan_at_least_cost(asked, running, gap, clock, *whole, no_progress)
+                return _plan_at_least_cost(asked, gap, clock, *whole, no_progress)
 
         return plan_for_objective(project, plan_one, limit, progress)
 
 
 def _plan_at_least_cost(
     project: AnyProject,
-    running: Plan | None,
     gap: float | None,
     limit: Clock,
     compare: bool,
@@ -101,8 +97,6 @@ def _plan_at_least_cost(
 ) -> Planned:
     """The cheapest plan, or the one of the highest mean accuracy, that meets the targets."""
     problem, started = build_problem(project), time.perf_counter()
-    if running is not None:
-        problem = startable(problem, running)
     is_timed = deadline_s(problem) is not None or bool(soft_targets(problem))
     percent = CHEAPEST_PERCENT if is_timed else BASELINES_PERCENT
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
-from jellybean.documents import AnyProject, build_problem, require_folder
-from jellybean.folders import shell_text
-from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document
+from jellybean.documents import AnyProject, build_problem
+from jellybean.planning.plan_file import PLAN_FILE, WrittenPlan
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import check_latency, judged_latency, predicted_p99
-from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, require_plan, search_or_rule, settle
+from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, search_or_rule, settle
 from jellybean.planning.simulated_deadline import no_progress, planned_anew
 from jellybean.planning.soft_targets import latency_penalty, soft_targets
-from jellybean.serving.client import served_document
-from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
     Deadline,
     MigrationPrices,
@@ -34,7 +31,6 @@ from jellybean_solver import (
     as_planned,
     change,
     deadline_s,
-    from_document,
     in_true_prices,
     is_by_ways,
     is_worthwhile,
@@ -45,25 +41,26 @@ from jellybean_solver import (
     replan,
     rescore,
     startable,
-    to_document,
     unstartable,
     with_change,
 )
 
 
-@dataclass(frozen=True)
-class ReplanResult:
-    """The decision about a running plan: keep it or replace it.
+@dataclass(frozen=True, kw_only=True)
+class ReplanResult(Planned):
+    """The decision about a running plan: keep it or replace it. The plan is the chosen one, at the current rates."""
 
-    `before`, `document`: the running plan and its document as written. `planned`: the chosen plan as a planning result,
-    with its latencies at the current rates. `unstartable`: pools of which a change cannot start all workers, in words.
-    """
-
-    before: Plan
-    document: dict[str, Any]
+    running: WrittenPlan
     decision: Replanned
-    planned: Planned
-    unstartable: tuple[str, ...] = ()
+
+    @property
+    def is_new(self) -> bool:
+        return self.decision.verdict is Verdict.REPLACE
+
+    @cached_property
+    def document(self) -> dict[str, Any] | None:
+        """That of the running plan as it was written, if it is kept."""
+        return self.running.document if self.decision.verdict is Verdict.KEEP else super().document
 
     @property
     def diff(self) -> PlanDiff | None:
@@ -76,82 +73,52 @@ class ReplanResult:
             return None
         return plan_diff(decision.running, decision.best, load_prices(decision.best, decision.settings.prices))
 
-    @property
-    def result(self) -> dict[str, Any] | None:
-        """The document of the chosen plan; None if no plan meets the targets."""
-        if self.decision.verdict is Verdict.KEEP:
-            return self.document  # with its hash
-        if self.decision.verdict is Verdict.NONE:
-            return None
-        return to_document(in_true_prices(self.planned.problem, require_plan(self.planned)))
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Limitations of the figures, for the user."""
-        return tuple(self._notes())
-
-    def _notes(self) -> Iterator[str]:
-        yield from self.unstartable
-        loads = self.decision.migration.loads if self.decision.migration is not None else ()
-        for tier in dict.fromkeys(load.tier for load in loads if load.usd_per_gib is None):
-            yield f"no links lead from {tier} to the top tier, so downloads there count as free; set migration.download"
-        unknown = dict.fromkeys((load.operator, load.variant) for load in loads if load.size_bytes is None)
-        if unknown and any(load.usd_per_gib for load in loads):
-            names = ", ".join(f"{operator} {variant}" for operator, variant in unknown)
-            reason = "no model file, no memory in the profile"
-            yield f"the size of {names} is unknown ({reason}), so its download counts as free"
-        if self.decision.migration is not None and self.decision.migration.out_of_time:
-            yield "the time limit ended the matching of workers: the migration may cost less than stated"
-        if self.decision.refused is not None and self.decision.best is not None:
-            yield f"a cheaper change was rejected: {self.decision.refused}; the migration of this one was not minimised"
-        if self.decision.verdict is Verdict.KEEP:
-            rates = {source.name: source.rate_per_s for source in self.before.sources}
-            other = [s for s in self.planned.problem.sources if rates.get(s.name) != s.rate_per_s]
-            if other:
-                current = ", ".join(f"{s.name} {rate_text(s.rate_per_s)}" for s in other)
-                declared = ", ".join(f"{s.name} {rate_text(rates[s.name])}" for s in other if s.name in rates)
-                yield f"{PLAN_FILE} has the rates that it was made for ({declared}); the figures here are for {current}"
-
-
-def named_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
-    """Read the document and the plan that `named` names: a plan file, a project folder, or `running`.
-
-    `running` is the plan of `directory` that is being served.
-    """
-    if named == RUNNING:
-        require_folder(directory)
-        document = served_document(owner_endpoint(directory))
-        return document, from_document(document)
-    path = Path(named)
-    if path.suffix == ".json":
-        return read_document(path)
-    require_folder(path)
-    return read_document(path / PLAN_FILE, f"; run: jellybean plan {shell_text(path)}")
+def _notes(problem: Problem, before: Plan, decision: Replanned) -> Iterator[str]:
+    """Limitations of the figures of a decision, for the user."""
+    loads = decision.migration.loads if decision.migration is not None else ()
+    for tier in dict.fromkeys(load.tier for load in loads if load.usd_per_gib is None):
+        yield f"no links lead from {tier} to the top tier, so downloads there count as free; set migration.download"
+    unknown = dict.fromkeys((load.operator, load.variant) for load in loads if load.size_bytes is None)
+    if unknown and any(load.usd_per_gib for load in loads):
+        names = ", ".join(f"{operator} {variant}" for operator, variant in unknown)
+        reason = "no model file, no memory in the profile"
+        yield f"the size of {names} is unknown ({reason}), so its download counts as free"
+    if decision.migration is not None and decision.migration.out_of_time:
+        yield "the time limit ended the matching of workers: the migration may cost less than stated"
+    if decision.refused is not None and decision.best is not None:
+        yield f"a cheaper change was rejected: {decision.refused}; the migration of this one was not minimised"
+    if decision.verdict is Verdict.KEEP:
+        rates = {source.name: source.rate_per_s for source in before.sources}
+        other = [source for source in problem.sources if rates.get(source.name) != source.rate_per_s]
+        if other:
+            current = ", ".join(f"{s.name} {rate_text(s.rate_per_s)}" for s in other)
+            declared = ", ".join(f"{s.name} {rate_text(rates[s.name])}" for s in other if s.name in rates)
+            yield f"{PLAN_FILE} has the rates that it was made for ({declared}); the figures here are for {current}"
 
 
 def replan_project(
     project: AnyProject,
-    named: str,
+    running: WrittenPlan,
     *,
     horizon_h: float,
     gap: float | None = None,
     time_limit_s: float | None = None,
     progress: Progress = no_progress,
 ) -> ReplanResult:
-    """Decide whether to keep the running plan (see `named_plan` for `named`) or to replace it. Writes no files.
+    """Decide whether to keep the running plan or to replace it. Writes no files.
 
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
-    document, before = named_plan(project.directory, named)
-    whole, migration = build_problem(project), project.infrastructure.migration
+    before, whole, migration = running.plan, build_problem(project), project.infrastructure.migration
     problem = startable(whole, before)
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     settings = ReplanSettings(prices, horizon_h, migration.at_least)
     started = time.perf_counter()
     progress(0, 3, "running plan")
     with limited_work(time_limit_s, time.monotonic) as clock:
-        running, _, broken = rescore(as_planned(problem, before), before)
-        missed = None if broken else check_latency(running, problem)
+        stated, _, broken = rescore(as_planned(problem, before), before)
+        missed = None if broken else check_latency(stated, problem)
 
         def instead() -> Plan | None:
             return search_or_rule(problem, SolveOptions(gap, clock.left(), time.monotonic), clock).plan
@@ -176,9 +143,18 @@ def replan_project(
         reasons = (*why, *(f"the running plan: {text}" for text in decision.broken))
     judged = None if chosen is None else judged_latency(chosen)
     progress(3, 3, "done")
-    solution = Solution(before if is_kept else decision.best, decision.infeasibility, decision.tried)
-    planned = Planned(problem, solution, reasons, solve_s=solve_s, judged=judged)
-    return ReplanResult(before, document, decision, planned, tuple(unstartable(whole, before)))
+    plan = before if is_kept else decision.best and in_true_prices(problem, decision.best)
+    return ReplanResult(
+        problem,
+        Solution(plan, decision.infeasibility, decision.tried),
+        reasons,
+        solve_s=solve_s,
+        judged=judged,
+        options=project.overrides,
+        notes=(*unstartable(whole, before), *_notes(problem, before, decision)),
+        running=running,
+        decision=decision,
+    )
 
 
 def _solution(decision: Replanned) -> Solution:
@@ -216,7 +192,7 @@ def _settled(
 def _decided(decision: Replanned, before: Plan, settled: Planned) -> Replanned:
     """The decision with the change that was settled, or without any if none meets the targets."""
     plan, judged = settled.solution.plan, settled.judged
-    late = judged if settled.reasons else settled.cheapest and settled.cheapest[1]
+    late = judged if settled.reasons else settled.cheapest
     refused = late.text if late is not None and not late.kept else None
     if plan is None or settled.reasons:
         verdict = Verdict.NONE if decision.broken else Verdict.KEEP

@@ -155,7 +155,7 @@ def plan_for_objective(project: AnyProject, plan_one: PlanOne, clock: Clock, rep
         planned = _as_searched(last, asked)
     if planned.plan is None and last is not None:
         planned = _as_searched(last, asked)
-    return replace(planned, solve_s=time.perf_counter() - started, best=text, asked=asked)
+    return replace(planned, solve_s=time.perf_counter() - started, best=text, options=asked.overrides)
 
 
 def _as_searched(found: Planned, asked: AnyProject) -> Planned:

@@ -137,7 +137,7 @@ def in_time(
             reasons = (str(error),)
         else:
             if solution.plan is not None:
-                return Planned(problem, solution, judged=state(solution.plan), cheapest=(plan, late))
+                return Planned(problem, solution, judged=state(solution.plan), cheapest=late)
             reasons = () if solution.infeasibility is None else solution.infeasibility.reasons
         # The nearest target is sought for few workflows, and without losses, of which the judge sees what is left.
         is_sought = thorough and nearest and not problem.survives and not has_many_workflows(problem)
@@ -186,7 +186,7 @@ class _Search:
         if targeted is self.problem:
             ended = Termination.TIME_LIMIT if self.ended_by else Termination.GAP
             proof = plan.certificate.bounded_by(replace(late.plan.certificate, termination=ended))
-            planned = replace(refused, reasons=(), judged=judged_latency(plan), cheapest=(late.plan, late))
+            planned = replace(refused, reasons=(), judged=judged_latency(plan), cheapest=late)
             return planned.with_plan(replace(plan, certificate=proof))
         reasons = (*refused.reasons, self._named(plan))
         reached_s = max(latency_targets(plan).values(), default=None)

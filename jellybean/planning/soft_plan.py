@@ -198,9 +198,7 @@ class SoftSearch:
             forgone_usd_per_h=plan.forgone_usd_per_h,
             keeps=plan.certificate.keeps,
         )
-        cheapest, late = found.cheapest, judged_so_far(self.cheapest)
-        if plan is not self.cheapest and late is not None:
-            cheapest = self.cheapest, late
+        cheapest = found.cheapest if plan is self.cheapest else judged_so_far(self.cheapest) or found.cheapest
         plan = replace(plan, certificate=certificate)
         tried = formats.count(len(self.tried), "p99 target") if self.tried else ""
         best = f"least cost and penalty of the cheapest plans without and with {tried}" if tried else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jellybean.display import formats
-from jellybean.planning.plan_file import current_hash, plan_options
+from jellybean.planning.plan_file import PlanFile, plan_options
 from jellybean.report.store import Snapshot, Store
 from jellybean.serving.allowed_python import options_for_plan
 from jellybean.serving.errors import ServingError
@@ -25,7 +25,7 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     options = plan_options(plan)
     is_saturated = snapshot.saturate is not None or bool(plan.workflows)  # of several, it is measured one by one
     is_open = None in (snapshot.prediction, snapshot.bench) or not is_saturated
-    if is_open and current_hash(Path(store.project)) not in (None, snapshot.plan_hash):
+    if is_open and PlanFile(Path(store.project)).hash not in (None, snapshot.plan_hash):
         yield f"jellybean plan {project}{options}  comes first: plan.json has another plan now"
     if snapshot.prediction is None:
         yield f"jellybean simulate {project}{options}  predicts latency and the highest sustained rate"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from jellybean.documents import (
     AnyProject,
     MultiWorkflowProject,
     build_problem,
-    load_any_project,
     rates_of_sources,
     with_settings,
     worker_counts,
@@ -201,20 +200,17 @@ def _plan_text(plan: Plan) -> str:
 
 
 def plan_by_time(
-    directory: Path,
+    project: AnyProject,
     path: Path,
-    overrides: Sequence[str] = (),
     *,
     most: int = DEFAULT_PERIODS,
     repeats: bool = True,
-    accept_stale: bool = False,
     progress: Progress = lambda done, total, label: None,
 ) -> Calendar:
     """Plan for each period of a trace, and choose where changing pays. InfeasibleError if a period has no plan.
 
     `most`: periods; neighbours of like rates are merged.
     """
-    project = load_any_project(directory, overrides, accept_stale=accept_stale)
     problem, fleet = build_problem(project), project.infrastructure
     if problem.objective is Objective.RATE:
         raise InputError(

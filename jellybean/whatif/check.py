@@ -21,7 +21,7 @@ from jellybean.display.pictures import SERIES, WORKER
 from jellybean.display.tables import figures_table, indented
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.display.time_picture import Panel, Scale, Steps, save_time_picture
-from jellybean.documents import AnyProject, build_problem, load_any_project, rates_of_sources, with_settings
+from jellybean.documents import AnyProject, build_problem, rates_of_sources, with_settings
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning.plan_file import current_plan, plan_options
@@ -70,7 +70,6 @@ class TraceCheck:
     `hint` is None if all targets are met. `renewed`: why the plan was made again before the replay, otherwise empty.
     """
 
-    project: AnyProject
     plan: Plan
     renewed: str
     file: RateTraceFile
@@ -238,21 +237,17 @@ def _longest(latencies_s: Iterator[float]) -> str:
 
 
 def check_trace(
-    directory: Path,
+    project: AnyProject,
     path: Path,
-    overrides: Sequence[str] = (),
     *,
     seed: int = 0,
     progress: Progress = lambda done, total, label: None,
-    accept_stale: bool = False,
     writes: bool = True,
 ) -> TraceCheck:
     """Replay the trace in `path` over DIR/plan.json, planning again first if the documents have changed.
 
-    DocumentError for an invalid trace, InfeasibleError if there is no plan. `accept_stale`: as in `load_project`;
-    `writes`: as in `current_plan`.
+    DocumentError for an invalid trace, InfeasibleError if there is no plan. `writes`: as in `current_plan`.
     """
-    project = load_any_project(directory, overrides, accept_stale=accept_stale)
     file = read_rate_trace(path, build_problem(project))
     progress(0, 1, "plan")
     plan, renewed = current_plan(project, writes=writes)
@@ -265,7 +260,7 @@ def check_trace(
 
     first = replayed(plan, path.name)
     hint = _hint(project, plan, file.trace.peaks_per_s, replayed) if first.breaks else None
-    return TraceCheck(project, plan, renewed, file, first, hint)
+    return TraceCheck(plan, renewed, file, first, hint)
 
 
 def _hint(

@@ -15,7 +15,7 @@ from jellybean.cli.kubernetes.changes import print_changes
 from jellybean.cli.kubernetes.clusters import cluster_parts, clusters_of, connect_to_deployment, require_clusters
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace
 from jellybean.cli.kubernetes.outcomes import place_of, print_results, print_status, tell_relay
-from jellybean.cli.projects import open_served_project, planned_options, require_servable
+from jellybean.cli.projects import open_served_project, require_servable
 from jellybean.display.terminal import GOOD
 from jellybean.documents import Project, load_any_project
 
@@ -75,8 +75,7 @@ def deploy(
 
     A running plan is replaced without downtime. Can be run again at any time.
     """
-    with planned_options(directory, overrides) as plan_overrides:
-        project = open_served_project(directory, plan_overrides, stale=stale)
+    project = open_served_project(directory, overrides, stale=stale)
     require_servable(project)
     specs = clusters_of(project.directory)
     require_clusters(specs, skip_offline=skip_offline)
@@ -185,8 +184,7 @@ def undeploy(
 def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
     """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     clusters = connect_to_deployment(clusters_of(directory), kubeconfig, context, namespace)
-    with planned_options(directory, None) as options:
-        project = open_served_project(directory, options, stale=True)
+    project = open_served_project(directory, None, stale=True)
     print_changes(cluster_parts(project, clusters, None, what_if=False), force=False)
 
 

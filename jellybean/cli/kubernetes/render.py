@@ -11,7 +11,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.kubernetes.deployed_project import deployed_project
-from jellybean.cli.projects import open_served_project, planned_options, require_servable
+from jellybean.cli.projects import open_served_project, require_servable
 from jellybean.documents import AnyProject
 from jellybean.errors import InputError
 from jellybean.folders import write_output
@@ -56,14 +56,12 @@ def render(
         _print_object(deployer_role(), json=json)
         return
     if resource:
-        with planned_options(directory, overrides) as options:
-            project = open_served_project(directory, options, stale=stale)
+        project = open_served_project(directory, overrides, stale=stale)
         _print_object(_resource(project), json=json)
         return
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
-    with planned_options(directory, overrides) as options:
-        project = open_served_project(directory, options, stale=stale)
+    project = open_served_project(directory, overrides, stale=stale)
     found = rendered_clusters(project, service_monitor=service_monitor, what_if=bool(overrides))
     if cluster is not None and cluster not in found:
         named = f"{', '.join(found)}" if "" not in found else "none"

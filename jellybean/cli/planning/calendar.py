@@ -9,7 +9,7 @@ import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, checked_picture, example
 from jellybean.cli.console import out, print_json, progress, say, warn
-from jellybean.cli.projects import warn_about_figures, warn_about_stale_profiles, warn_about_times
+from jellybean.cli.projects import open_any_project
 from jellybean.cli.times import TimeLimit, command_limit
 
 PERIODS = 24
@@ -47,19 +47,9 @@ def calendar(
         checked_picture(plot)
     if plans is not None:
         checked_folder("--plans", plans)
+    project = open_any_project(directory, overrides, stale=stale, shows_times=True)
     with progress("calendar") as advance, command_limit(time_limit):
-        found = plan_by_time(
-            directory,
-            trace,
-            overrides or (),
-            most=periods,
-            repeats=not once,
-            accept_stale=stale,
-            progress=advance,
-        )
-    warn_about_stale_profiles(found.project)
-    warn_about_times(found.project)
-    warn_about_figures(found.project)
+        found = plan_by_time(project, trace, most=periods, repeats=not once, progress=advance)
     if found.unplanned:
         warn(
             f"the time limit ended before {found.unplanned} of {found.wanted_plans} sets of rates had a plan of "

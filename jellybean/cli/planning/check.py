@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -11,27 +10,19 @@ from jellybean.cli.app import checked_picture
 from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
 from jellybean.cli.exit_status import EXIT_WOULD_BREAK
-from jellybean.cli.projects import planned_options, warn_about_figures, warn_about_stale_profiles, warn_about_times
+from jellybean.documents import AnyProject
 from jellybean.planning.proof import unproven
 
 
-def run_check(
-    directory: Path, trace: Path, overrides: Sequence[str], *, seed: int, json: bool, plot: Path | None, stale: bool
-) -> None:
+def run_check(project: AnyProject, trace: Path, *, what_if: bool, seed: int, json: bool, plot: Path | None) -> None:
     """Replay the trace and print or draw the result; typer.Exit(6) if a target would be missed."""
     from jellybean.whatif import check_trace
 
     if plot is not None:
         checked_picture(plot)
-    what_if = bool(overrides)
-    with planned_options(directory, overrides) as options, progress("check") as advance:
-        checked = check_trace(
-            directory, trace, options, seed=seed, progress=advance, accept_stale=stale, writes=not what_if
-        )
-    warn_about_stale_profiles(checked.project)
-    warn_about_times(checked.project)
-    warn_about_figures(checked.project)
-    warn_if_replanned(checked.project, checked.plan, checked.renewed, what_if=what_if)
+    with progress("check") as advance:
+        checked = check_trace(project, trace, seed=seed, progress=advance, writes=not what_if)
+    warn_if_replanned(project, checked.plan, checked.renewed, what_if=what_if)
     if (warning := unproven(checked.plan)) is not None:
         warn(warning)
     if json:

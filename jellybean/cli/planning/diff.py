@@ -17,8 +17,7 @@ from jellybean.cli.times import CheckLimit, command_limit
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.planning.altered_models import altered_models_text
-from jellybean.planning.plan_file import RUNNING
-from jellybean.planning.replan import named_plan
+from jellybean.planning.plan_file import RUNNING, PlanFile
 from jellybean.report.plans.plan_diff_view import diff_json, diff_text, latency_changes
 from jellybean_solver import Plan, plan_diff, work_limit
 
@@ -99,4 +98,4 @@ def _plan(path: Path, other: Path) -> Plan:
 
     `running`: the plan that is served from the project `other`.
     """
-    return named_plan(other, str(path))[1]
+    return PlanFile(other).named(str(path)).plan

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
 from jellybean_solver import DEFAULT_GAP
 
 DEFAULT_HORIZON = "24h"
@@ -54,6 +55,17 @@ Horizon = Annotated[
     typer.Option(metavar="TIME", help=f"With --from: time over which costs are compared ({DEFAULT_HORIZON})."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="What if: print the plan, write nothing.")]
-PlanFile = Annotated[
+OtherFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="What if: write the plan to this file, not plan.json.")
 ]
+
+
+def horizon_hours(text: str) -> float:
+    """Parse --horizon to hours; BadParameter unless it is a positive duration."""
+    try:
+        hours = parse_quantity(DURATION, text) / 3600.0
+    except InvalidValueError as error:
+        raise typer.BadParameter(f"--horizon: {error.message}; write for example 24h or 7d") from error
+    if hours <= 0:
+        raise typer.BadParameter(f"--horizon {text}: write a time above 0, for example 24h")
+    return hours

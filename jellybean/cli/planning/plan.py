@@ -10,9 +10,11 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, Stale, app, example
-from jellybean.cli.console import out, print_json, progress, warn
+from jellybean.cli.console import errors, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.planning.add import run_add
+from jellybean.cli.exit_status import EXIT_INFEASIBLE
+from jellybean.cli.failures import text_of
+from jellybean.cli.planning.answer_view import answer_json, answer_text
 from jellybean.cli.planning.check import run_check
 from jellybean.cli.planning.options import (
     DEFAULT_HORIZON,
@@ -21,27 +23,27 @@ from jellybean.cli.planning.options import (
     DryRun,
     Gap,
     Horizon,
-    PlanFile,
+    OtherFile,
     RateScale,
     ReplayPlot,
     ReplaySeed,
     RunningPlan,
+    horizon_hours,
 )
-from jellybean.cli.planning.plan_json import plan_json
-from jellybean.cli.planning.plan_latency import latency_lines
-from jellybean.cli.planning.plan_output import PlanOutput, refuse
-from jellybean.cli.planning.rate_scale import with_scaled_rates
-from jellybean.cli.planning.replan import horizon_hours, run_replan
-from jellybean.cli.projects import open_any_project, planned_options, recorded_if_possible
+from jellybean.cli.planning.plan_output import PlanOutput, Written
+from jellybean.cli.projects import open_any_project, open_planned_project, recorded_if_possible
 from jellybean.cli.times import SimulationLimit, TimeLimit, command_limit, seconds_within
 from jellybean.display import formats
-from jellybean.errors import OutOfTimeError
-from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
+from jellybean.display.terminal import BAD
+from jellybean.documents import scaled_rates, with_settings
+from jellybean.errors import InfeasibleError, OutOfTimeError
+from jellybean.planning.answers import PlanQuestion, answered
+from jellybean.planning.plan_file import PlanFile
+from jellybean.planning.planned import Planned
 from jellybean.planning.prediction import predict
-from jellybean.planning.project_plan import plan_project
 from jellybean.planning.proof import unproven
+from jellybean.planning.replan import ReplanResult
 from jellybean.planning.soft_targets import soft_targets
-from jellybean.report import plan_text, reserved_text
 from jellybean.report.plans.workflows_summary import MOST_NAMED, is_summarised
 from jellybean.report.records import record_prediction
 from jellybean_solver import Plan, to_document
@@ -72,7 +74,7 @@ def plan(
     horizon: Horizon = None,
     add: Add = False,
     dry_run: DryRun = False,
-    output: PlanFile = None,
+    output: OtherFile = None,
 ) -> None:
     """Choose variants and place operators at minimum cost; writes plan.json. With --check: replay a rate trace."""
     if check is not None:
@@ -81,8 +83,9 @@ def plan(
         given |= {"--rate-scale": scale, "--add": add or None, "--dry-run": dry_run or None, "--out": output}
         for option in (name for name, value in given.items() if value is not None):
             raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
+        project = open_planned_project(directory, overrides, stale=stale)
         with command_limit(time_limit):
-            run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot, stale=stale)
+            run_check(project, check, what_if=bool(overrides), seed=seed, json=json, plot=plot)
         return
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
@@ -90,41 +93,41 @@ def plan(
         raise typer.BadParameter("--horizon cannot be combined with --add: what is served already does not move")
     if horizon is not None and start is None:
         raise typer.BadParameter("--horizon needs --from PLAN")
-    written = PlanOutput(directory, with_scaled_rates(directory, overrides or (), rate_scale), dry_run, output)
-    written.check()
-    try:
-        if add:
-            project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
-            with command_limit(time_limit):
-                run_add(project, start or str(directory), written, gap=gap, json=json)
-        elif start is None:
-            _plan(written, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
-        else:
-            hours = horizon_hours(horizon or DEFAULT_HORIZON)
-            project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
-            with command_limit(time_limit):
-                run_replan(project, start, written, horizon_h=hours, gap=gap, json=json)
-    except OutOfTimeError as error:
-        raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
+    own = PlanFile(directory)
+    destination = PlanOutput(own, dry_run, output)
+    destination.check()
+    horizon_h = None if start is None or add else horizon_hours(horizon or DEFAULT_HORIZON)
+    project = open_any_project(directory, overrides, stale=stale, shows_times=True)
+    if rate_scale != 1.0:
+        project = with_settings(project, scaled_rates(project, rate_scale, digits=None))
+    running = own.named(start) if start is not None else own.load() if add else None
+    with command_limit(time_limit):
+        try:
+            with progress("plan") as advance:
+                planned = answered(project, PlanQuestion(gap, running, horizon_h), advance)
+        except OutOfTimeError as error:
+            raise OutOfTimeError("\n".join(filter(None, (str(error), own.kept_text(outdated=False))))) from error
+        written = destination.write(project, planned)
+        kept = own.kept_text(outdated=True) if planned.plan is None else ""
+        _show(planned, written, kept, json=json)
 
 
-def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: float | None, json: bool) -> None:
-    directory, served = output.directory, ""
-    project = open_any_project(directory, output.overrides, stale=stale, shows_times=True)
-    with progress("plan") as advance, command_limit(time_limit_s):
-        planned = plan_project(project, gap=gap, progress=advance)
-    if planned.plan is not None:
-        served = output.save(project, to_document(planned.plan), planned, lambda: save_plan(project, planned))
+def _show(planned: Planned, written: Written, kept: str, *, json: bool) -> None:
+    """Print the plan and what was written; typer.Exit(3) with the reasons if there is none."""
     if json:
-        print_json(plan_json(planned, kept_plan(directory, outdated=True)))
+        print_json(answer_json(planned, kept))
     elif planned.plan is not None:
-        lines = (*filter(None, [planned.best, reserved_text(planned.problem)]), *latency_lines(planned))
-        out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, lines))
-        output.say_written(planned.plan)
-    if served:
-        warn(served)
+        out.print(answer_text(planned, planned.plan))
+    if not json or isinstance(planned, ReplanResult):
+        for line in written.lines:
+            say(line)
+    for note in (*planned.notes, written.warning):
+        if note and note not in planned.reasons:
+            warn(note)
     if planned.plan is None:
-        refuse(planned, directory)
+        infeasible = InfeasibleError(planned.reasons, kept)
+        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
+        raise typer.Exit(EXIT_INFEASIBLE)
 
 
 @app.command(epilog=example("jellybean simulate my-digits", "jellybean simulate my-vqa --rate-scale 1.1 --json"))
@@ -146,8 +149,7 @@ def simulate(
     time_limit: SimulationLimit = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
-    with planned_options(directory, overrides) as options:
-        project = open_any_project(directory, options, stale=stale, shows_times=True)
+    project = open_planned_project(directory, overrides, stale=stale)
     with command_limit(time_limit):
         current = load_current_plan(project, what_if=bool(overrides))
     if (warning := unproven(current)) is not None:
@@ -156,7 +158,7 @@ def simulate(
         record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
     ended = record.get("ended_by_time_limit", "")
     is_shared = math.isclose(rate_scale, 1.0) and seed == 0 and duration is None and not ended
-    if is_shared and to_document(current)["hash"] == current_hash(directory):
+    if is_shared and to_document(current)["hash"] == PlanFile(directory).hash:
         with recorded_if_possible("this prediction"):
             record_prediction(directory, current, record)
     if json:

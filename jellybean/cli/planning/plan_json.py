@@ -18,7 +18,6 @@ from jellybean_solver import (
     Plan,
     planned_cuts,
     served_shares,
-    to_document,
 )
 
 
@@ -48,7 +47,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
     plan = planned.plan
     return {
         "status": planned.status,
-        "hash": to_document(plan)["hash"],
+        "hash": (planned.document or {})["hash"],
         "cost_usd_per_h": _cost(plan.cost),
         "accuracy": plan.accuracy,
         **({"uses": dict(plan.uses)} if plan.uses else {}),

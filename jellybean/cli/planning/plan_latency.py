@@ -19,14 +19,14 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
         return ()
     lines = [*p99_lines(judged)]
     if planned.cheapest is not None and is_accuracy_maximised(plan):
-        best, late = planned.cheapest
+        best, late = planned.cheapest.plan, planned.cheapest
         slowest_s = max(p99.p99_s for p99 in late.p99.values())
         lines.append(
             f"  {formats.plain((best.accuracy or 0.0) - (plan.accuracy or 0.0))} points below the most accurate plan "
             f"({formats.accuracy(best.accuracy)}), whose p99 latency is {formats.duration(slowest_s)}"
         )
     elif planned.cheapest is not None:
-        cheapest, late = planned.cheapest
+        cheapest, late = planned.cheapest.plan, planned.cheapest
         cheapest_cost, increase = cost_of(cheapest), cost_of(plan) - cost_of(cheapest)
         share = f" ({_share(increase / cheapest_cost)})" if cheapest_cost > 0 else ""
         missed = ", ".join(
@@ -54,7 +54,7 @@ def latency_json(planned: Planned) -> dict[str, Any] | None:
         return None
     result: dict[str, Any] = {"reached": judged.to_list(), "cheapest_without": None}
     if planned.cheapest is not None:
-        cheapest, late = planned.cheapest
+        cheapest, late = planned.cheapest.plan, planned.cheapest
         result["cheapest_without"] = {
             "cost_usd_per_h": cost_of(cheapest),
             "dearer_usd_per_h": cost_of(plan) - cost_of(cheapest),

@@ -17,7 +17,7 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.kubernetes.clusters import clusters_of, connect_to_deployment, refuse_options_of_one
 from jellybean.cli.kubernetes.options import Context, Kubeconfig
-from jellybean.cli.projects import open_served_project, planned_options
+from jellybean.cli.projects import open_served_project
 from jellybean.cli.serving.gateway_hosts import context_namespace, deployment_name_of, gateway_hosts
 from jellybean.cli.serving.secret_renewal import GATEWAY_FOLDER, SecretRenewal
 from jellybean.display.terminal import BAD, GOOD
@@ -112,8 +112,7 @@ def certs(
     """
     from jellybean.serving.enrolment.authority import certificate_hosts, open_authority  # needs cryptography
 
-    with planned_options(directory, overrides) as options:
-        project = open_served_project(directory, options, stale=stale)
+    project = open_served_project(directory, overrides, stale=stale)
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     folder = out_folder or state_folder(project.directory) / "certs"
     is_first = not (folder / "ca" / PRIVATE_KEY_FILE).exists()

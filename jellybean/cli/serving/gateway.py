@@ -23,7 +23,7 @@ from jellybean.cli.app import (
 )
 from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_served_project, planned_options
+from jellybean.cli.projects import open_served_project
 from jellybean.cli.serving.gateway_options import check_settings
 from jellybean.cli.serving.project_settings import served_project
 from jellybean.cli.serving.servable import servable
@@ -51,8 +51,7 @@ def token(
     from jellybean.serving.enrolment.enrolment import make_token
     from jellybean_agent import Identity, Role
 
-    with planned_options(directory, overrides) as options:
-        project = open_served_project(directory, options, stale=stale)
+    project = open_served_project(directory, overrides, stale=stale)
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     if worker not in (known := [serving.name for serving in view.serving]):
         near = f"; {hint}" if (hint := did_you_mean(worker, known)) else ""
@@ -125,8 +124,7 @@ def gateway(
         ledger=ledger,
     )
     check_settings(settings)
-    with planned_options(directory, overrides) as options:
-        project = open_served_project(directory, options, stale=stale)
+    project = open_served_project(directory, overrides, stale=stale)
     plan, _ = servable(project, max_workers=None)
     settings = replace(settings, project=served_project(project))
     state_folder(directory)

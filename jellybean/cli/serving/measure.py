@@ -46,9 +46,8 @@ from jellybean.documents.layout import holds_several_workflows
 from jellybean.folders import shell_text, write_file, write_output
 from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
-from jellybean.planning.plan_file import RUNNING
+from jellybean.planning.plan_file import RUNNING, PlanFile
 from jellybean.planning.prediction import predict
-from jellybean.planning.replan import named_plan
 from jellybean.report import Report, Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
@@ -274,7 +273,7 @@ def _hash_of(directory: Path, plan: str | None, endpoint: Endpoint | None) -> st
         return None if served is None else str(served["hash"])
     if plan != RUNNING and not plan.endswith(".json"):
         return plan
-    document = served if plan == RUNNING and served is not None else named_plan(directory, plan)[0]
+    document = served if plan == RUNNING and served is not None else PlanFile(directory).named(plan).document
     if plan == RUNNING:
         record_once(directory, document)
     return str(document["hash"])

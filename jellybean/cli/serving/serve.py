@@ -26,7 +26,7 @@ from jellybean.cli.app import (
 from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.exit_status import EXIT_FAILURE
-from jellybean.cli.projects import open_served_project, planned_options
+from jellybean.cli.projects import open_served_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, GatewayOptions, check_settings
 from jellybean.cli.serving.project_settings import served_project
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
@@ -93,8 +93,7 @@ def up(
         allow_python=parse_allowed_python(allow_python),
     )
     check_settings(settings)
-    with planned_options(directory, overrides) as options:
-        project = open_served_project(directory, options, stale=stale, shows_times=True)
+    project = open_served_project(directory, overrides, stale=stale, shows_times=True)
     start(project, settings, detach=detach, json=json)
 
 
@@ -158,8 +157,7 @@ def apply(
     require_folder(directory)
     if endpoint is not None and not any(file.exists() for file in document_files(directory).values()):
         raise InputError(f"{directory} is no project: `apply` needs the project's folder, where its plan was made")
-    with planned_options(directory, overrides) as options:
-        project = open_served_project(directory, options, stale=stale)
+    project = open_served_project(directory, overrides, stale=stale)
     if endpoint is None:  # nothing is written unless a plan is served
         replace_plan.require_replaceable(directory)
     else:

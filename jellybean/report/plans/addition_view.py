@@ -12,7 +12,7 @@ from jellybean.report.plans.workflows_summary import MOST_NAMED, noun
 
 def addition_lines(result: AddedPlan) -> Iterator[str]:
     """What was planned, by how much the cost changes, what stays and what is gone."""
-    plan, kept = result.planned.plan, result.added.kept
+    plan, kept = result.plan, result.added.kept
     if plan is None:
         return
     what = noun(plan)
@@ -40,7 +40,7 @@ def addition_json(result: AddedPlan) -> dict[str, Any]:
         "dropped": list(kept.dropped),
         "kept": len(kept.workflows),
         "before_usd_per_h": result.before.cost.total_usd_per_h,
-        **({"notes": list(result.unstartable)} if result.unstartable else {}),
+        **({"notes": list(result.notes)} if result.notes else {}),
     }
 
 

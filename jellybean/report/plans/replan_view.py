@@ -30,7 +30,7 @@ def change_text(change: ReplanResult) -> RenderableType:
     the plan.
     """
     decision = change.decision
-    latencies = tuple(p99_lines(change.planned.judged)) if change.planned.judged is not None else ()
+    latencies = tuple(p99_lines(change.judged)) if change.judged is not None else ()
     parts: list[RenderableType] = [Text.assemble((decision.running.name, "bold"), ": ", (sentence(decision), "bold"))]
     parts += [Text(f"  - {text}") for text in _broken(decision)]
     parts.append(Padding(_totals(decision), (0, 0, 0, 2), expand=False))
@@ -40,7 +40,7 @@ def change_text(change: ReplanResult) -> RenderableType:
             parts.append(Padding(_loads(decision.migration), (0, 0, 0, 2), expand=False))
         if change.diff is not None:
             parts.append(diff_text(change.diff, RUNNING, NEW))
-        parts.append(plan_text(decision.best, change.planned.solve_s, latencies=latencies))
+        parts.append(plan_text(decision.best, change.solve_s, latencies=latencies))
     else:
         parts += [Text(f"  {line}") for line in (*latencies, *selection_lines(decision.running))]
     return Group(*parts)
@@ -102,7 +102,7 @@ def change_json(change: ReplanResult) -> dict[str, Any]:
         "horizon_h": decision.settings.horizon_h,
         "at_least": decision.settings.least_saved_share,
         "running": {
-            "hash": change.document["hash"],
+            "hash": change.running.document["hash"],
             "cost_usd_per_h": _cost(decision.running),
             "accuracy": decision.running.accuracy,
             "penalty_usd_per_h": decision.penalty_usd_per_h(decision.running),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jellybean.cli import run
-from jellybean.planning import load_plan
+from jellybean.planning import PlanFile
 from tests.support.simulated_queues import measured
 
 WORKFLOW = """\
@@ -93,7 +93,7 @@ def test_a_plan_and_its_simulation_count_the_rows_of_the_variant_chosen(
     assert reading(parcels) == pytest.approx((ratio, 1 / ratio, 12 * ratio))
     read = sum(place["rate_per_s"] for place in plan["placements"] if place["operator"] == "read")
     assert read == pytest.approx(12 * ratio)
-    seen = measured(load_plan(parcels), duration_s=100.0).operators
+    seen = measured(PlanFile(parcels).load().plan, duration_s=100.0).operators
     assert seen["read"].requests / seen["label"].requests == pytest.approx(ratio, rel=0.03)
 
 

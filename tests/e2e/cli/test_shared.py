@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jellybean.cli import run
-from jellybean.planning import load_plan
+from jellybean.planning import PlanFile
 from jellybean.planning.simulation import simulate_plan
 from jellybean.report import record_measurement, record_prediction
 
@@ -78,7 +78,7 @@ def test_both_are_planned_together_for_less_than_apart(two: Path, capsys: pytest
 
 def test_each_is_simulated_at_its_own_rate(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", str(two), "--set", "limits.utilisation=0.7"]) == 0
-    result = simulate_plan(load_plan(two), duration_s=60.0)
+    result = simulate_plan(PlanFile(two).load().plan, duration_s=60.0)
     vqa, notes = result.workflows["vqa"], result.workflows["notes"]
     assert vqa.throughput_per_s == pytest.approx(50, rel=0.05)
     assert notes.throughput_per_s == pytest.approx(6, rel=0.15)
@@ -146,7 +146,7 @@ def test_explain_names_each_and_its_lines(shop: str, capsys: pytest.CaptureFixtu
 def test_the_report_has_each_with_its_targets(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--set", "doors.slo.latency_p99=9 s")
     assert run(["plan", shop, *options]) == 0
-    plan = load_plan(Path(shop))
+    plan = PlanFile(Path(shop)).load().plan
     workflows = {
         name: {"throughput_per_s": rate, "latency_p50_s": 0.1, "latency_p99_s": p99_s}
         for name, rate, p99_s in (("doors", 6.0, 9.5), ("tills", 3.0, 0.4))
@@ -167,7 +167,7 @@ def test_the_report_has_each_with_its_targets(shop: str, capsys: pytest.CaptureF
 def test_the_report_adds_up_what_was_measured_together(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", shop]) == 0
     document = json.loads((Path(shop) / "plan.json").read_text(encoding="utf-8"))
-    worker = load_plan(Path(shop)).workers[0]
+    worker = PlanFile(Path(shop)).load().plan.workers[0]
 
     def measure(rates: Mapping[str, float], busy: float, scales: Mapping[str, float], late: float = 0.0) -> None:
         for name, rate_per_s in rates.items():

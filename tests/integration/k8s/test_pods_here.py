@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.planning import load_plan
+from jellybean.planning import PlanFile
 from jellybean.serving import Client
 from jellybean_k8s import DeploymentSettings, ModelSource, deployed_plan, render
 from jellybean_solver import from_document
@@ -69,7 +69,7 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
 def test_pods_of_several_workflows_serve_each_under_its_name(tmp_path: Path) -> None:
     folder = make_two_scales(tmp_path / "two")
     jellybean("plan", str(folder))
-    plan = load_plan(folder)
+    plan = PlanFile(folder).load().plan
     with serving_files(folder) as url:
         settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
         with cluster_here(tmp_path / "pods", plan.name, render(deployed_plan(plan, settings))) as cluster:

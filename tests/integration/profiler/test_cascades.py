@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -14,13 +13,14 @@ from jellybean.documents import build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.frontier import find_frontier
 from jellybean.planning import (
+    PlanFile,
+    WrittenPlan,
     cascade_lines,
     current_plan,
     explain_project,
     plan_project,
     planned_cascades,
     replan_project,
-    save_plan,
 )
 from jellybean.profiler import measurements, profile
 from jellybean.serving import Client
@@ -140,9 +140,9 @@ def test_the_plan_takes_the_cascade_where_it_is_needed(folder: Path) -> None:
     assert evaluate(build_problem(project), plan).complaints == ()
     alone = {found.name: found for found in planned.baselines}["no cascade"]
     assert alone.cost_usd_per_h is None
-    save_plan(project, planned)
+    PlanFile(folder).write(planned)
     assert current_plan(project) == (plan, "")
-    assert replan_project(project, str(folder), horizon_h=1.0).decision.verdict is Verdict.KEEP
+    assert replan_project(project, PlanFile(folder).load(), horizon_h=1.0).decision.verdict is Verdict.KEEP
     explained = explain_project(project)
     assert explained.explanation.plan is not None
     assert planned_cascades(explained.explanation.plan)
@@ -154,18 +154,16 @@ def test_the_plan_takes_the_cascade_where_it_is_needed(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_running_plan_adopts_the_cascade_and_drops_it(folder: Path, tmp_path: Path) -> None:
+def test_a_running_plan_adopts_the_cascade_and_drops_it(folder: Path) -> None:
     """As soon as the accuracy asks for it, and as soon as one model alone is cheaper."""
     project = load_project(folder, ["slo.accuracy=80", "slo.latency_p99=null"])
     plain = plan_project(project).plan
     assert plain is not None and not planned_cascades(plain)
-    (tmp_path / "plain.json").write_text(json.dumps(to_document(plain)), encoding="utf-8")
     better = load_project(folder, [TARGET, "slo.latency_p99=null"])
-    adopted = replan_project(better, str(tmp_path / "plain.json"), horizon_h=24.0).decision
+    adopted = replan_project(better, WrittenPlan(to_document(plain), plain), horizon_h=24.0).decision
     assert adopted.verdict is Verdict.REPLACE and adopted.best is not None
     assert planned_cascades(adopted.best)
-    (tmp_path / "cascade.json").write_text(json.dumps(to_document(adopted.best)), encoding="utf-8")
-    dropped = replan_project(project, str(tmp_path / "cascade.json"), horizon_h=1000.0).decision
+    dropped = replan_project(project, WrittenPlan(to_document(adopted.best), adopted.best), horizon_h=1000.0).decision
     assert dropped.verdict is Verdict.REPLACE and dropped.best is not None
     assert not planned_cascades(dropped.best)
 

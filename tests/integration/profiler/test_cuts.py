@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from jellybean.documents import Project, build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
-from jellybean.planning import current_plan, plan_project, replan_project, save_plan
+from jellybean.planning import PlanFile, current_plan, plan_project, replan_project
 from jellybean.profiler import profile
 from jellybean.report.plans.plan_view import cut_lines
 from jellybean.serving import Client
@@ -164,10 +164,10 @@ def test_plan_cuts_where_it_pays(folder: Path) -> None:
     assert "cloud" in told
     uncut = {found.name: found for found in planned.baselines}["no model cut"]
     assert uncut.cost_usd_per_h is None
-    document = save_plan(project, planned)
-    assert {one["name"] for one in document["operators"]} >= {"look", "look.head"}
+    PlanFile(folder).write(planned)
+    assert {one.name for one in PlanFile(folder).load().plan.operators} >= {"look", "look.head"}
     assert current_plan(project) == (plan, "")
-    change = replan_project(project, str(folder), horizon_h=1.0)
+    change = replan_project(project, PlanFile(folder).load(), horizon_h=1.0)
     assert change.decision.verdict is Verdict.KEEP
     whole_plan = plan_project(load_project(folder, [*settings, "operators.look.cuts=0"]))
     assert whole_plan.plan is None

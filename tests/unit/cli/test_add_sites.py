@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
-from jellybean.planning import load_plan
+from jellybean.planning import PlanFile
 from jellybean.planning.plan_file import read_document
 from jellybean_solver import Plan, evaluate
 from tests.plan_check import complaints
@@ -39,12 +39,12 @@ def routes(plan: Plan) -> dict[str, set[tuple[float, tuple[tuple[str, str], ...]
 
 
 def test_a_new_site_gets_what_is_left(shops: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = load_plan(shops)
+    before = PlanFile(shops).load().plan
     assert run(["plan", str(shops), "--add"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert f"added: shop-{SITES} {SITES} sites as before, with the same workers and routes" in text
     assert f"proven optimal beside {SITES} sites that stay as they were" in text
-    plan = load_plan(shops)
+    plan = PlanFile(shops).load().plan
     assert complaints(build_problem(load_any_project(shops)), plan) == []
     assert len(plan.workflows) == SITES + 1
     now = routes(plan)
@@ -53,7 +53,7 @@ def test_a_new_site_gets_what_is_left(shops: Path, capsys: pytest.CaptureFixture
 
 
 def test_json_names_what_was_planned(shops: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = load_plan(shops)
+    before = PlanFile(shops).load().plan
     assert run(["plan", str(shops), "--add", "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["added"] == {
@@ -64,7 +64,7 @@ def test_json_names_what_was_planned(shops: Path, capsys: pytest.CaptureFixture[
         "before_usd_per_h": before.cost.total_usd_per_h,
     }
     assert found["certificate"]["keeps"] == SITES
-    assert load_plan(shops) == before
+    assert PlanFile(shops).load().plan == before
 
 
 @pytest.mark.slow
@@ -83,16 +83,16 @@ def test_sites_that_changed_or_closed(shops: Path, capsys: pytest.CaptureFixture
     assert run(["plan", str(shops), "--add", "--json"]) == 0
     added = json.loads(capsys.readouterr().out)["added"]
     assert (added["new"], added["changed"], added["dropped"]) == ([], ["shop-1"], ["shop-0"])
-    assert complaints(build_problem(load_any_project(shops)), load_plan(shops)) == []
+    assert complaints(build_problem(load_any_project(shops)), PlanFile(shops).load().plan) == []
 
 
 def test_nothing_to_add(shops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", str(shops), "--add"]) == 0
-    before = load_plan(shops)
+    before = PlanFile(shops).load().plan
     capsys.readouterr()
     assert run(["plan", str(shops), "--add"]) == 0
     assert "nothing to add: the plan has every site" in capsys.readouterr().out
-    assert routes(load_plan(shops)) == routes(before)
+    assert routes(PlanFile(shops).load().plan) == routes(before)
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_what_stays_no_longer_fits(shops: Path, capsys: pytest.CaptureFixture[st
     rows = "".join(f"shop-{number},35/s,0,,,\n" for number in range(SITES))
     write_shops(shops, random_stores(0, seed=0) + rows)
     assert run(["plan", str(shops)]) == 0
-    used = sum(worker.pool == "gpu" for worker in load_plan(shops).workers)
+    used = sum(worker.pool == "gpu" for worker in PlanFile(shops).load().plan.workers)
     assert used > 1
     fewer = INFRASTRUCTURE.replace("tier: cloud, count: 6", f"tier: cloud, count: {used - 1}")
     (shops / "infrastructure.yaml").write_text(fewer, encoding="utf-8")

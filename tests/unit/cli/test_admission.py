@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
-from jellybean.planning import load_plan, plan_project
+from jellybean.planning import PlanFile, plan_project
 from jellybean_solver import evaluate
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
@@ -30,7 +30,7 @@ def served(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> s
     assert run(["plan", str(folder), "--json", *options]) == 0
     found = json.loads(capsys.readouterr().out)
     if not options:
-        problem, plan = build_problem(load_any_project(folder)), load_plan(folder)
+        problem, plan = build_problem(load_any_project(folder)), PlanFile(folder).load().plan
         assert evaluate(problem, plan).complaints == ()
         assert {one["name"] for one in found.get("left_out", [])} == {one.name for one in plan.left_out}
     return set(found["workflows"])
@@ -98,7 +98,7 @@ def test_what_must_be_served_is(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_no_one_is_left_out_for_a_lower_priority(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path, "a,80/s,0,,5 USD/h,2,", "b,80/s,0,,900 USD/h,1,", "c,40/s,0,,1 USD/h,,")
     assert served(folder, capsys) == {"a", "c"}
-    plan = load_plan(folder)
+    plan = PlanFile(folder).load().plan
     assert [(one.name, one.worth_usd_per_h) for one in plan.left_out] == [("b", 900.0)]
     assert {one.name: one.worth_usd_per_h for one in plan.workflows} == {"a": 5.0, "c": 1.0}
     proof = plan.certificate
@@ -125,7 +125,7 @@ def test_costs_by_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     text = " ".join(capsys.readouterr().out.split())
     assert "by owner: retail" in text
     assert "(2 sites), nobody" in text
-    plan = load_plan(folder)
+    plan = PlanFile(folder).load().plan
     assert {one.name: one.owner for one in plan.workflows} == {"a": "retail", "b": "retail", "c": ""}
 
 

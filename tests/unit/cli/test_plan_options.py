@@ -13,7 +13,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.documents import load_project
-from jellybean.planning import current_plan, planned_overrides
+from jellybean.planning import PlanFile, current_plan
 from tests.support.paths import EXAMPLES
 
 FASTER = ("sources.image.rate=60/s", "sources.speech.rate=60/s")
@@ -81,7 +81,7 @@ def test_changed_documents_are_planned_for_with_the_same_options(vqa: Path) -> N
     text = fleet.read_text(encoding="utf-8")
     assert "price: 0.768 USD/h" in text
     fleet.write_text(text.replace("price: 0.768 USD/h", "price: 0.8 USD/h"), encoding="utf-8")
-    plan, reason = current_plan(load_project(vqa, planned_overrides(vqa)))
+    plan, reason = current_plan(load_project(vqa, PlanFile(vqa).overrides))
     assert plan.overrides == FASTER
     assert reason.startswith(f"the documents have changed since plan.json was made: planned again with{SHOWN}")
     assert document(vqa)["overrides"] == list(FASTER)
@@ -94,7 +94,7 @@ def test_other_options_replace_the_plan_and_say_so(vqa: Path) -> None:
     plan, reason = current_plan(load_project(vqa, SLOWER))
     assert plan.overrides == SLOWER
     assert reason.startswith(f"plan.json is the plan for{SHOWN}: planned again with --set {SLOWER[0]}")
-    assert planned_overrides(vqa) == SLOWER
+    assert PlanFile(vqa).overrides == SLOWER
 
 
 WHAT_IF = [word for text in SLOWER for word in ("--set", text)]
@@ -147,7 +147,7 @@ def test_a_plan_without_options_is_a_way_out(vqa: Path, capsys: pytest.CaptureFi
     note = f"{vqa / 'plan.json'} is the plan for{SHOWN}; to plan without: "
     (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith(note))
     assert run(shlex.split(said.removeprefix(note))[1:]) == 0
-    assert (planned_overrides(vqa), "overrides" in document(vqa)) == ((), False)
+    assert (PlanFile(vqa).overrides, "overrides" in document(vqa)) == ((), False)
 
 
 def test_a_plan_of_another_version_names_the_command_with_its_options(
@@ -187,7 +187,7 @@ def test_a_plan_file_that_was_copied_here_is_taken_if_it_fits_the_documents(
     with monkeypatch.context() as patched:
         patched.setattr("jellybean.planning.project_plan.plan_project", lambda *_, **__: pytest.fail(NO_PLANNING))
         shutil.copy(vqa / "plain.json", vqa / "plan.json")
-        assert planned_overrides(vqa) == ()
+        assert PlanFile(vqa).overrides == ()
         plan, reason = current_plan(load_project(vqa))
         assert (plan.overrides, reason) == ((), "")
         shutil.rmtree(vqa / ".jellybean")  # as after a fresh checkout
@@ -206,7 +206,7 @@ def test_a_plan_that_was_kept_is_taken_for_the_options_it_was_kept_for(vqa: Path
     options = [word for text in SLOWER for word in ("--set", text)]
     assert run(["plan", str(vqa), "--from", str(vqa), *options]) == 0
     assert document(vqa) == before  # the plan for 40/s is kept for 39.9/s
-    assert planned_overrides(vqa) == SLOWER
+    assert PlanFile(vqa).overrides == SLOWER
     assert current_plan(load_project(vqa, SLOWER))[1] == ""
 
 

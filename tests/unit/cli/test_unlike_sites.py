@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
-from jellybean.planning import load_plan
+from jellybean.planning import PlanFile
 from jellybean.report.plans.workflows_summary import groups
 from tests.plan_check import complaints
 from tests.support.unlike_sites import random_stores, write_shops
@@ -27,7 +27,7 @@ def shops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_plan_keeps_all_limits_and_targets(shops: Path) -> None:
-    problem, plan = build_problem(load_any_project(shops)), load_plan(shops)
+    problem, plan = build_problem(load_any_project(shops)), PlanFile(shops).load().plan
     assert complaints(problem, plan) == []
     assert len(plan.workflows) == SITES
     for workflow in plan.workflows:
@@ -37,7 +37,7 @@ def test_the_plan_keeps_all_limits_and_targets(shops: Path) -> None:
 
 
 def test_groups_are_all_sites_with_their_cost(shops: Path) -> None:
-    plan = load_plan(shops)
+    plan = PlanFile(shops).load().plan
     found = groups(plan)
     assert sorted(w.name for group in found for w in group.workflows) == sorted(w.name for w in plan.workflows)
     assert sum(group.usd_per_h for group in found) == pytest.approx(plan.cost.total_usd_per_h)
@@ -59,7 +59,7 @@ def test_the_text_is_a_summary_and_json_has_each_site(shops: Path, capsys: pytes
     assert len(text.splitlines()) < SITES
     assert run(["plan", str(shops), "--dry-run", "--json"]) == 0
     workflows = json.loads(capsys.readouterr().out)["workflows"]
-    plan = load_plan(shops)
+    plan = PlanFile(shops).load().plan
     assert {name: own["accuracy"] for name, own in workflows.items()} == {w.name: w.accuracy for w in plan.workflows}
     assert {
         f"{name}/{operator}": variant
@@ -113,7 +113,7 @@ def test_validate_tells_wrong_sites(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_rates_of_the_file_are_scaled(tmp_path: Path) -> None:
     write_shops(tmp_path, "site,sources.camera.rate\na,3/s\nb,\n")
     assert run(["plan", str(tmp_path), "--rate-scale", "2"]) == 0
-    plan = load_plan(tmp_path)
+    plan = PlanFile(tmp_path).load().plan
     assert [source.rate_per_s for source in plan.sources] == [6.0, 8.0]
     assert plan.overrides == ("sources.camera.rate=8/s", "a.sources.camera.rate=6/s")
 

@@ -9,7 +9,7 @@ import pytest
 from jellybean.cli import run
 from jellybean.documents import MultiWorkflowProject, build_problem, load_any_project
 from jellybean.errors import DocumentError
-from jellybean.planning import load_plan
+from jellybean.planning import PlanFile
 from jellybean_solver import evaluate
 from tests.support.unlike_sites import INFRASTRUCTURE, PROFILES, WORKFLOW
 
@@ -60,7 +60,7 @@ def test_a_plan_of_all_keeps_limits_and_targets(stores: Path, capsys: pytest.Cap
     assert run(["validate", str(stores)]) == 0
     assert "3 sites" in capsys.readouterr().out
     assert run(["plan", str(stores)]) == 0
-    problem, plan = build_problem(load_any_project(stores)), load_plan(stores)
+    problem, plan = build_problem(load_any_project(stores)), PlanFile(stores).load().plan
     assert evaluate(problem, plan).complaints == ()
     assert "shop@rome" in {one.name for one in plan.left_out}
     assert run(["plan", str(stores), "--from", str(stores), "--set", "till.sources.camera.rate=5/s", "--dry-run"]) == 0
@@ -72,7 +72,7 @@ def test_one_site_costs_what_its_workflows_cost_without_a_file(tmp_path: Path) -
     plain = written(tmp_path / "plain", INFRASTRUCTURE.replace("sites: {store: stores.csv}\n", ""))
     for folder in (one, plain):
         assert run(["plan", str(folder)]) == 0
-    costs = [load_plan(folder).cost.total_usd_per_h for folder in (one, plain)]
+    costs = [PlanFile(folder).load().plan.cost.total_usd_per_h for folder in (one, plain)]
     assert costs[0] == pytest.approx(costs[1])
 
 

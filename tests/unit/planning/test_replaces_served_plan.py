@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 
 from jellybean.folders import state_folder
-from jellybean.planning import PLAN_FILE, replaces_served_plan
+from jellybean.planning import PLAN_FILE, PlanFile
 from jellybean.serving import RunState
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
@@ -44,7 +44,7 @@ def test_the_gateway_says_which_plan_is_served(tmp_path: Path) -> None:
             found = []
             for written in ("before", view.hash):  # `apply` from elsewhere left the state of the run as it was
                 (tmp_path / PLAN_FILE).write_text(json.dumps({"hash": written}), encoding="utf-8")
-                found.append(await asyncio.to_thread(replaces_served_plan, tmp_path, {"hash": "new"}))
+                found.append(await asyncio.to_thread(PlanFile(tmp_path).replaces_served_text, "new"))
             await server.stop(None)
             await gateway.close()
         return found

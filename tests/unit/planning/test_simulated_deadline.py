@@ -41,7 +41,7 @@ def test_the_cheapest_plan_in_time_is_found_and_judged_by_simulation() -> None:
         assert len(plan.workers) == 3
         assert check_latency(plan) is None and evaluate(asked, plan).complaints == ()
         assert found.judged is not None and found.judged.kept and found.judged.share <= 1.0
-        assert found.cheapest is not None and found.cheapest[0] == cheapest.plan and not found.cheapest[1].kept
+        assert found.cheapest is not None and found.cheapest.plan == cheapest.plan and not found.cheapest.kept
         assert plan.certificate.bound <= plan.cost.total_usd_per_h
 
 

@@ -13,15 +13,14 @@ import pytest
 from jellybean.documents import Project, build_problem, load_project
 from jellybean.frontier import find_frontier
 from jellybean.planning import (
+    PlanFile,
     Planned,
     current_plan,
     explain_project,
-    load_plan,
     plan_project,
     planned_late_p99_s,
     predicted_p99,
     replan_project,
-    save_plan,
 )
 from jellybean.planning.predicted_latency import simulated_p99_s
 from jellybean.planning.soft_plan import TOLERANCE, reached_s
@@ -130,8 +129,8 @@ def test_the_plan_states_its_targets_and_stays_current(folder: Path) -> None:
     assert planned.judged is not None and planned.judged.kept
     (reached,) = planned.judged.to_list()
     assert reached["penalty_usd_per_h"] == pytest.approx(plan.late_usd_per_h)
-    save_plan(asked, planned)
-    assert current_plan(asked) == (load_plan(folder), "")
+    PlanFile(folder).write(planned)
+    assert current_plan(asked) == (PlanFile(folder).load().plan, "")
     other, why = current_plan(soft(folder, "0.1 USD/h per s"), writes=False)
     assert "is the plan for --set" in why and other.slo.latency_penalty_usd_per_h_per_s == 0.1
 
@@ -182,10 +181,10 @@ def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> No
     """Over an hour, from a plan that is too slow to its targets, of which starting a model costs more and more."""
     begun = load_project(folder, [*QUEUES, "slo.latency_p99=null"])
     running = plan_project(begun, compare=False)
-    save_plan(begun, running)
+    PlanFile(folder).write(running)
     prices = f"migration={{start: {start}, at_least: 0 %}}"
     asked = soft(folder, "1 USD/h per s", prices)
-    decision = replan_project(asked, str(folder), horizon_h=1.0).decision
+    decision = replan_project(asked, PlanFile(folder).load(), horizon_h=1.0).decision
     slo = build_problem(asked).slo
     assert running.plan is not None and decision.best is not None and decision.best_usd is not None
 
@@ -198,7 +197,7 @@ def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> No
     assert decision.migration == change(running.plan, decision.best, decision.settings.prices)
     assert (decision.verdict is Verdict.REPLACE) is (start != "1 USD")
     for target_s in (0.045, 0.065, 0.1, 0.5):
-        other = replan_project(hard(folder, target_s, prices), str(folder), horizon_h=1.0).decision
+        other = replan_project(hard(folder, target_s, prices), PlanFile(folder).load(), horizon_h=1.0).decision
         if other.best is not None and other.best_usd is not None:
             p99_s = predicted_p99(other.best)[""].p99_s
             usd = other.best_usd + slo.latency_penalty(p99_s)
@@ -228,7 +227,7 @@ def test_a_calendar_counts_penalties_at_the_rates_of_each_period(folder: Path) -
     trace = folder / "day.csv"
     trace.write_text("time_s,source,rate_per_s\n0,x,4\n3600,x,20\n7200,x,12\n10800,x,0\n", encoding="utf-8")
     options = [*QUEUES, "slo.latency_p99={target: 60 ms, penalty: 1 USD/h per s}", "migration.start=0.05 USD"]
-    found = plan_by_time(folder, trace, options, most=3, repeats=False)
+    found = plan_by_time(load_project(folder, options), trace, most=3, repeats=False)
     plans = {row.plan.overrides: row.plan for row in found.periods}
     for rates in ("4/s", "20/s", "12/s"):
         asked = load_project(folder, [*options, f"sources.x.rate={rates}"])

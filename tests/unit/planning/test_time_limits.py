@@ -247,11 +247,11 @@ def test_a_calendar_at_the_limit_has_the_plan_for_the_highest_rates(
     trace = pages / "day.csv"
     rows = "".join(f"{hour * 3600},camera,{rate}\n" for hour, rate in enumerate((1, 2, 3, 4, 2, 1)))
     trace.write_text(f"time_s,source,rate_per_s\n{rows}21600,camera,1\n", encoding="utf-8")
-    options = ("slo.latency_p99=null",)
-    whole = plan_by_time(pages, trace, options)
+    project = load_project(pages, ("slo.latency_p99=null",))
+    whole = plan_by_time(project, trace)
     assert (whole.unplanned, whole.wanted_plans) == (0, 4)
     with limited_work(50.0, Alarm(monkeypatch, calendar, "plan_project")):
-        part = plan_by_time(pages, trace, options)
+        part = plan_by_time(project, trace)
     assert part.unplanned == 3
     assert part.bound_usd <= whole.bound_usd
     assert part.total_usd >= whole.total_usd - 1e-9
@@ -312,7 +312,7 @@ def test_a_check_says_that_time_ended_before_a_better_plan_was_known(
     (pages / "peak.csv").write_text("time_s,source,rate_per_s\n0,camera,40\n60,camera,2\n", encoding="utf-8")
     cheapest(pages)
     with limited_work(1.0, Alarm(monkeypatch, check, name)):
-        checked = check.check_trace(pages, pages / "peak.csv")
+        checked = check.check_trace(load_project(pages), pages / "peak.csv")
     assert checked.hint is not None
     assert checked.hint.command is None
     assert reason in checked.hint.reasons[0]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jellybean.planning import load_plan
+from jellybean.planning import PlanFile
 from jellybean.serving import Client, RequestError, Running, read_state
 from jellybean.serving.errors import KeptError
 from jellybean.serving.run_state import ProcessState
@@ -157,7 +157,7 @@ def test_each_workflow_of_several_is_served_as_soon_as_it_has_a_route_of_its_own
     profiles = folder / "workflows/yard/profiles.yaml"
     profiles.write_text(profiles.read_text(encoding="utf-8").replace("{box:", "{kiosk:"), encoding="utf-8")
     jellybean("plan", str(folder))
-    running = start(folder, to_document(load_plan(folder)), port=None, insecure=False)
+    running = start(folder, to_document(PlanFile(folder).load().plan), port=None, insecure=False)
     with away(running, "kiosk-1"):
         restart_gateway(running)
         row = np.ones((1, 4), np.float32)
