@@ -13,6 +13,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.frontier.timed_solver import TimedSolver
 from jellybean.planning.plan_file import PlanFile
 from jellybean.planning.predicted_latency import check_latency, latency_targets
+from jellybean.planning.simulated_deadline import no_progress
 from jellybean.planning.soft_targets import as_hard, soft_targets
 from jellybean_solver import (
     Curve,
@@ -107,7 +108,7 @@ def find_frontier(
     step: float = 0.0,
     points: int | None = None,
     workflows: Sequence[str] = (),
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
 ) -> Frontier:
     """Compute the cost-accuracy curve and, if `rates` gives factors on the rates, the cost-rate curve.
 

@@ -35,6 +35,7 @@ from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import plans_after_losses, predicted_p99
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.searched_objectives import PRECISION, TINY_S, ObjectiveSearch, largest_factor
+from jellybean.planning.simulated_deadline import no_progress
 from jellybean_solver import (
     Curve,
     CurvePoint,
@@ -66,7 +67,7 @@ def pair_curve(
     limit_s: float = LIMIT_S,
     points: int = POINTS,
     workflows: Sequence[str] = (),
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
 ) -> Frontier:
     """The curve of two figures, within about `limit_s` seconds; their targets are left out, the others hold.
 
@@ -212,7 +213,7 @@ class _Search:
         def plan_one(asked: AnyProject, limit_s: float | None, is_last: bool) -> Planned:
             return plan_project(asked, time_limit_s=limit_s, compare=False, weigh=False)
 
-        search = ObjectiveSearch(self.project, plan_one, limited(limit_s, time.monotonic), lambda *_: None)
+        search = ObjectiveSearch(self.project, plan_one, limited(limit_s, time.monotonic), no_progress)
         found = largest_factor(lambda factor: search.holds(self._scaled(factor), ""), PRECISION)
         top = 2.0 if found is None else found[0]
         if search.is_over:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from jellybean.planning.project_plan import QUICK_S, settle
-from jellybean.planning.simulated_deadline import in_time, planned_anew
 from jellybean.planning.soft_targets import soft_targets
 from jellybean_solver import (
     DEFAULT_GAP,
@@ -46,10 +45,12 @@ class TimedSolver:
         remaining = max(LEAST_EXPECTED, self.expected - self.solves)
         share_s = None if left_s is None else min(left_s, max(LEAST_S, AHEAD * left_s / remaining))
         self.solves += 1
+        gap = None if problem.is_for_ways or has_many_workflows(problem) else DEFAULT_GAP
+        options = SolveOptions(gap, share_s, time.monotonic, explained=not problem.workflows)
         clock = limited(share_s, time.monotonic)
         try:
             with limited_to(clock):
-                solution = _solved(problem, share_s)
+                solution = solve_with(problem, options)
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
             rule = None if self.has_plan else quick_solution(problem, patience, error.bound)
@@ -57,22 +58,20 @@ class TimedSolver:
                 raise
             solution = rule
         self.has_plan = self.has_plan or solution.plan is not None
-        return _in_time(problem, solution, clock.left())
+        with limited_to(clock):
+            return _settled(problem, solution)
 
 
-def _solved(problem: Problem, limit_s: float | None) -> Solution:
-    gap = None if problem.is_for_ways or has_many_workflows(problem) else DEFAULT_GAP
-    solution = solve_with(problem, SolveOptions(gap, limit_s, time.monotonic, explained=not problem.workflows))
-    is_weighed = soft_targets(problem) and not problem.may_mix
-    return settle(problem, solution, nearest=False).solution if is_weighed else solution
+def _settled(problem: Problem, solution: Solution) -> Solution:
+    """The plan with which soft p99 targets cost least, or that of a mixture that meets hard ones in simulation.
 
-
-def _in_time(problem: Problem, solution: Solution, limit_s: float | None) -> Solution:
-    """The plan of a mixture that meets the p99 target in simulation; other plans are checked afterwards."""
-    if solution.plan is None or deadline_s(problem) is None or not problem.may_mix:
+    Other plans are checked afterwards.
+    """
+    weighs = not problem.may_mix
+    plan, is_timed = solution.plan, bool(soft_targets(problem)) if weighs else deadline_s(problem) is not None
+    if plan is None or not is_timed:
         return solution
-    found = in_time(problem, solution, planned_anew(DEFAULT_GAP), limit_s, nearest=False)
-    if not found.reasons:
-        return found.solution
-    reasons = Infeasibility(found.reasons, least_usd_per_h=solution.plan.certificate.bound)
-    return Solution(None, reasons, 1)
+    settled = settle(problem, solution, nearest=False, weigh=weighs)
+    if weighs or not settled.reasons:
+        return settled.solution
+    return Solution(None, Infeasibility(settled.reasons, least_usd_per_h=plan.certificate.bound), 1)

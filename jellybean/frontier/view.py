@@ -15,8 +15,8 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.frontier.changes import OperatorChange, with_changes
 from jellybean.frontier.find import RESOURCES, Current, Frontier
-from jellybean.planning.mixing import selections_json
 from jellybean.planning.plan_file import write_plan_file
+from jellybean.report.plans.selections import selections_json
 from jellybean_solver import Curve, CurvePoint, Figure, amount_text, json_values, to_document
 
 MAX_CHANGES = 8  # lines per point in the table; JSON has all changes

@@ -2,15 +2,10 @@ from .add import AddedPlan as AddedPlan
 from .altered_models import altered_models_text as altered_models_text
 from .answers import PlanQuestion as PlanQuestion
 from .answers import answered as answered
-from .cascades import cascade_lines as cascade_lines
 from .cascades import planned_cascades as planned_cascades
 from .explain import ESTIMATED_BELOW as ESTIMATED_BELOW
 from .explain import Explained as Explained
 from .explain import explain_project as explain_project
-from .mixing import is_accuracy_maximised as is_accuracy_maximised
-from .mixing import selection_lines as selection_lines
-from .mixing import selections_json as selections_json
-from .mixing import spread_lines as spread_lines
 from .plan_file import PLAN_FILE as PLAN_FILE
 from .plan_file import PlanFile as PlanFile
 from .plan_file import RUNNING as RUNNING
@@ -31,7 +26,6 @@ from .project_plan import QUICK_S as QUICK_S
 from .project_plan import plan_project as plan_project
 from .project_plan import require_plan as require_plan
 from .project_plan import settle as settle
-from .proof import unproven as unproven
 from .replan import ReplanResult as ReplanResult
 from .replan import replan_project as replan_project
 from .searched_objectives import ObjectiveSearch as ObjectiveSearch
@@ -41,7 +35,7 @@ from .searched_objectives import largest_factor as largest_factor
 from .searched_objectives import stated_objective as stated_objective
 from .simulated_deadline import cost_of as cost_of
 from .simulated_deadline import in_time as in_time
-from .simulated_deadline import planned_anew as planned_anew
+from .simulated_deadline import no_progress as no_progress
 from .simulation import brains as brains
 from .simulation import load_by_link as load_by_link
 from .simulation import slow_latency_s as slow_latency_s

@@ -22,9 +22,9 @@ from jellybean_solver import (
     Solution,
     SolveOptions,
     add_workflows,
-    limited_work,
     startable,
     unstartable,
+    work_limit,
 )
 
 
@@ -41,7 +41,6 @@ def add_to_plan(
     running: WrittenPlan,
     *,
     gap: float | None = None,
-    time_limit_s: float | None = None,
     progress: Progress = no_progress,
 ) -> AddedPlan:
     """Plan the workflows that a plan lacks, beside those that it has. Writes no files.
@@ -59,21 +58,21 @@ def add_to_plan(
         return add_workflows(changed, before, replace(options, time_limit_s=limit_s, deadline=own)).solution
 
     started = time.perf_counter()
-    with limited_work(time_limit_s, time.monotonic) as clock:
-        progress(1, 3, "new workflows")
-        part = SEARCH_PART_BESIDE_SOFT if soft_targets(problem) else SEARCH_PART
-        search = replace(options, time_limit_s=clock.share(part).left())
-        added = add_workflows(problem, before, search, partial(search_or_rule, limit=clock))
-        progress(2, 3, "p99 latency")
-        settled = settle(
-            problem,
-            added.solution,
-            gap,
-            solve=beside,
-            nearest=False,
-            names=added.kept.planned,
-            progress=lambda done, total, label: progress(2 + done / total, 3, label),
-        )
+    clock = work_limit()
+    progress(1, 3, "new workflows")
+    part = SEARCH_PART_BESIDE_SOFT if soft_targets(problem) else SEARCH_PART
+    search = replace(options, time_limit_s=clock.share(part).left())
+    added = add_workflows(problem, before, search, partial(search_or_rule, limit=clock))
+    progress(2, 3, "p99 latency")
+    settled = settle(
+        problem,
+        added.solution,
+        gap,
+        solve=beside,
+        nearest=False,
+        names=added.kept.planned,
+        progress=lambda done, total, label: progress(2 + done / total, 3, label),
+    )
     limits, kept = tuple(unstartable(whole, before)), len(added.kept.workflows)
     if settled.reasons:
         stays = f"{formats.count(kept, 'workflow')} of the plan {'stays as it is' if kept == 1 else 'stay as they are'}"

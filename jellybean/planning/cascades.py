@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jellybean.display import formats
 from jellybean.documents.cascades.cascade import FIRST, THEN, UNSURE, part_name
 from jellybean_agent import BUILTIN_STEPS_MODULE
 from jellybean_solver import Plan, PlannedOperator
@@ -47,17 +45,3 @@ def _condition(unsure: PlannedOperator) -> str:
         return ""
     arguments, output = json.loads(python.arguments), unsure.inputs[0].output or ""
     return f"{f'softmax({output})' if arguments['softmax'] else output} < {arguments['below']:g}"
-
-
-def cascade_lines(plan: Plan) -> Iterator[str]:
-    """One line per cascade: `read is a cascade: small first, in edge; wide for 20 %, in cloud (scores < 0.8)`."""
-    for cascade in planned_cascades(plan):
-        tiers = [
-            " and ".join(dict.fromkeys(place.tier for place in plan.placements if place.operator == name))
-            for name in (part_name(cascade.operator, FIRST), part_name(cascade.operator, THEN))
-        ]
-        when = f" ({cascade.when})" if cascade.when else ""
-        yield (
-            f"{cascade.operator} is a cascade: {cascade.first} first, in {tiers[0]}; then {cascade.then} for "
-            f"{formats.percent(cascade.passed_on)}, in {tiers[1]}{when}"
-        )

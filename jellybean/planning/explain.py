@@ -13,6 +13,7 @@ from jellybean.documents.locations import DocumentLocations, Location, document_
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_p99_s
 from jellybean.planning.project_plan import more_accurate, plan_project, settle
+from jellybean.planning.simulated_deadline import no_progress
 from jellybean.planning.simulation import SEEDS
 from jellybean.planning.soft_plan import reached_s
 from jellybean.planning.soft_targets import as_hard, soft_targets
@@ -41,6 +42,7 @@ from jellybean_solver import (
     Objective,
     Part,
     Problem,
+    Progress,
     Question,
     Requirement,
     RequirementKind,
@@ -127,7 +129,7 @@ def explain_project(
     why_not: Sequence[str] = (),
     *,
     time_limit_s: float | None = None,
-    progress: Callable[[float, float, str], None] = lambda done, total, label: None,
+    progress: Progress = no_progress,
     publish: Callable[[Explained, Part], None] = lambda explained, part: None,
 ) -> Explained:
     """Explain the plan of a project that was loaded with `overrides`.

@@ -78,32 +78,6 @@ def planned_anew(gap: float | None, start: Solution | None = None) -> Solve:
     return solve
 
 
-class _Seen:
-    """Simulates plans that a search proposes, and remembers the `fastest` and how many were `simulated`.
-
-    `fastest_s`: its p99 latency; of several workflows on the scale of the longest target.
-    """
-
-    def __init__(self, judged: Judged, longest_s: float) -> None:
-        self.fastest, self.fastest_s, self.simulated = judged.plan, judged.share * longest_s, 1
-
-    def judged(self, plan: Plan, longest_s: float, most: int) -> float:
-        """The plan's p99 latency as a multiple of its target (of several, the largest), by `most` simulations."""
-        judged = judge(plan, most=most)
-        if judged is None:
-            return 0.0
-        self.simulated += 1
-        if judged.share * longest_s < self.fastest_s:
-            self.fastest, self.fastest_s = plan, judged.share * longest_s
-        return judged.share
-
-    @property
-    def summary(self) -> str:
-        """What is known so far, as a sentence."""
-        cost, p99 = formats.usd(cost_of(self.fastest)), formats.duration(self.fastest_s)
-        return f"least p99 so far {p99} for {cost} USD/h ({formats.count(self.simulated, 'plan')} simulated)"
-
-
 def in_time(
     problem: Problem,
     cheapest: Solution,
@@ -130,7 +104,7 @@ def in_time(
             late = judge(plan, most=most, whole=True)
         if late is None or (late.kept and breach_after_loss(problem, plan) is None):
             return Planned(problem, cheapest, reasons, judged=state(plan))
-        search = _Search(problem, solve, clock, _Seen(late, target_s), progress)
+        search = _Search(problem, solve, clock, late, progress)
         try:
             solution = search.solution(problem, DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, most)
         except SolverError as error:
@@ -141,32 +115,50 @@ def in_time(
             reasons = () if solution.infeasibility is None else solution.infeasibility.reasons
         # The nearest target is sought for few workflows, and without losses, of which the judge sees what is left.
         is_sought = thorough and nearest and not problem.survives and not has_many_workflows(problem)
-        if not is_sought or math.isinf(search.seen.fastest_s):  # as time ended before a simulation and links are full
+        if not is_sought or math.isinf(search.fastest_s):  # as time ended before a simulation and links are full
             reasons = reasons or ("no plan in time was found",)
-            return Planned(problem, cheapest, reasons, fastest=search.seen.fastest, judged=late)
+            return Planned(problem, cheapest, reasons, fastest=search.fastest, judged=late)
         lateness = f"the cheapest plan ({formats.usd(cost_of(plan))} USD/h) is too slow: {late.text}"
         return search.nearest(Planned(problem, cheapest, (lateness, *reasons), judged=late), late)
 
 
 class _Search:
-    """Searches under p99 targets, whose plans are simulated and remembered."""
+    """Searches under p99 targets; simulates the plans that it proposes, and remembers the `fastest`.
 
-    def __init__(self, problem: Problem, solve: Solve, clock: Clock, seen: _Seen, progress: Progress) -> None:
-        self.problem, self.solve, self.clock, self.seen, self.progress = problem, solve, clock, seen, progress
+    `late`: what is known of the cheapest plan. `fastest_s`: the p99 latency of the fastest plan;
+    of several workflows on the scale of the longest target. `simulated`: the number of plans.
+    """
+
+    def __init__(self, problem: Problem, solve: Solve, clock: Clock, late: Judged, progress: Progress) -> None:
+        self.problem, self.solve, self.clock, self.progress = problem, solve, clock, progress
         self.target_s, self.ended_by = deadline_s(problem) or 0.0, ""
         self.low_s = max(self.target_s, least_latency_s(problem))
+        self.fastest, self.fastest_s, self.simulated = late.plan, late.share * self.target_s, 1
 
     def solution(self, problem: Problem, settings: DeadlineSettings, most: int) -> Solution:
-        """The best plan under the problem's targets."""
+        """The best plan under the problem's targets. `most`: simulations of each plan."""
         longest_s = deadline_s(problem) or 0.0
 
         def tried(done: float, total: float) -> None:
-            self.progress(done, 2 * total, self.seen.summary)
+            self.progress(done, 2 * total, self.summary)
 
-        def judged(plan: Plan) -> float:
-            return self.seen.judged(plan, longest_s, most)
+        def share(plan: Plan) -> float:
+            """The plan's p99 latency as a multiple of its target, of several the largest."""
+            judged = judge(plan, most=most)
+            if judged is None:
+                return 0.0
+            self.simulated += 1
+            if judged.share * longest_s < self.fastest_s:
+                self.fastest, self.fastest_s = plan, judged.share * longest_s
+            return judged.share
 
-        return self.solve(problem, Deadline(longest_s, judged, settings, tried), self.clock.share(SEARCH_PART).left())
+        return self.solve(problem, Deadline(longest_s, share, settings, tried), self.clock.share(SEARCH_PART).left())
+
+    @property
+    def summary(self) -> str:
+        """What is known so far, as a sentence."""
+        cost, p99 = formats.usd(cost_of(self.fastest)), formats.duration(self.fastest_s)
+        return f"least p99 so far {p99} for {cost} USD/h ({formats.count(self.simulated, 'plan')} simulated)"
 
     def nearest(self, refused: Planned, late: Judged) -> Planned:
         """The least p99 target for which a plan is found, as a `--set` option in the last reason: by bisection.
@@ -176,7 +168,7 @@ class _Search:
         """
         if self.problem.objective is Objective.COST or not self.problem.may_mix:
             self._narrow()
-        plan, shares = self.seen.fastest, deadline_shares(self.problem)
+        plan, shares = self.fastest, deadline_shares(self.problem)
         predicted = predicted_p99(stressed(plan))
         seconds = max((predicted[name].p99_s / shares[name] for name in latency_targets(plan)), default=math.inf)
         if math.isinf(seconds):
@@ -199,14 +191,14 @@ class _Search:
         """
         problem = of_one_selection(self.problem) if self.problem.may_mix else self.problem
         low_s, most = self.low_s, FLEET_SEARCHES if is_large(Network(problem)) else math.inf
-        while self.seen.fastest_s > low_s * (1 + PRECISION):
+        while self.fastest_s > low_s * (1 + PRECISION):
             if self.clock.left() == 0.0 or most == 0:
                 self.ended_by = f"its limit of {FLEET_SEARCHES} searches" if most == 0 else "the time limit"
                 break
-            middle_s = math.sqrt(low_s * self.seen.fastest_s)
-            self.progress(1, 2, f"{self.seen.summary}; trying {formats.duration(middle_s)}")
+            middle_s = math.sqrt(low_s * self.fastest_s)
+            self.progress(1, 2, f"{self.summary}; trying {formats.duration(middle_s)}")
             plan, most = self._plan(with_longest_target(problem, middle_s), FIRST_IN_TIME, 1), most - 1
-            if plan is None or self.seen.fastest_s > middle_s:
+            if plan is None or self.fastest_s > middle_s:
                 low_s = middle_s
         if not self.problem.may_mix:
             self.low_s = low_s
@@ -223,7 +215,7 @@ class _Search:
         targets_s = latency_targets(plan)
         paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in targets_s}
         settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in targets_s.items())
-        notes = [f"{formats.count(self.seen.simulated, 'plan')} simulated"]
+        notes = [f"{formats.count(self.simulated, 'plan')} simulated"]
         if self.ended_by:
             notes.append(f"other plans may be faster or cheaper, as {self.ended_by} ended the search")
         least_s = 0.0 if self.problem.workflows else least_latency_s(self.problem)

@@ -110,9 +110,9 @@ def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:
     return times
 
 
-def unloaded_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200, workflow: str = "") -> float:
+def unloaded_latency_s(plan: Plan, *, requests: int = 200, workflow: str = "") -> float:
     """Mean latency in seconds with zero queueing delay: service, links and hops. `workflow`: only this workflow's."""
-    result = _unloaded(plan, seed, requests)
+    result = _unloaded(plan, 0, requests)
     return result.workflows[workflow].latency_mean_s if workflow else result.latency_mean_s
 
 

@@ -18,8 +18,11 @@ from .plans.plan_diff_view import latency_changes as latency_changes
 from .plans.plan_view import p99_lines as p99_lines
 from .plans.plan_view import plan_text as plan_text
 from .plans.plan_view import reserved_text as reserved_text
+from .plans.proof import unproven as unproven
 from .plans.replan_view import change_json as change_json
 from .plans.replan_view import change_text as change_text
+from .plans.selections import selection_lines as selection_lines
+from .plans.selections import selections_json as selections_json
 from .plans.workflows_summary import MOST_NAMED as MOST_NAMED
 from .plans.workflows_summary import is_summarised as is_summarised
 from .records import predicted_rate_per_s as predicted_rate_per_s

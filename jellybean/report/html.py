@@ -22,7 +22,8 @@ from jellybean.ledger.queries.questions import CostLine
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, soft_latency_text
 from jellybean.report.drawing import gauges, topology
-from jellybean.report.plans.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, uses_text, where
+from jellybean.report.plans.plan_view import cut_lines, hop_lines, option_lines, stale_lines, uses_text, where
+from jellybean.report.plans.proof import proof
 from jellybean.report.report import Report
 from jellybean.report.served.served import Served
 from jellybean.report.served.served_table import served_rows

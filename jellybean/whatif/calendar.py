@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,12 +27,13 @@ from jellybean.documents import (
 )
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
-from jellybean.planning.mixing import selection_lines, selections_json
 from jellybean.planning.plan_file import plan_options, write_plan_file
 from jellybean.planning.predicted_latency import latency_targets, simulated_p99_s
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.searched_objectives import stated_objective
+from jellybean.planning.simulated_deadline import no_progress
 from jellybean.planning.soft_targets import latency_penalty, soft_targets
+from jellybean.report.plans.selections import selection_lines, selections_json
 from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Clock,
@@ -41,6 +42,7 @@ from jellybean_solver import (
     Period,
     Plan,
     PlansByTime,
+    Progress,
     TimedPlan,
     TimedProblem,
     as_counted,
@@ -54,9 +56,6 @@ from jellybean_solver import (
 DEFAULT_PERIODS = 24
 LEAST_SHARE = 0.01  # of a source's highest rate: a period without requests is planned for that
 MOST_LISTED = 6  # sources in a row
-
-
-Progress = Callable[[float, float, str], None]
 
 
 def _known(**values: Any) -> dict[str, Any]:
@@ -205,7 +204,7 @@ def plan_by_time(
     *,
     most: int = DEFAULT_PERIODS,
     repeats: bool = True,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
 ) -> Calendar:
     """Plan for each period of a trace, and choose where changing pays. InfeasibleError if a period has no plan.
 

@@ -26,11 +26,13 @@ from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.planning.project_plan import plan_project
+from jellybean.planning.simulated_deadline import no_progress
 from jellybean.planning.simulation import brains, slow_latency_s
 from jellybean.planning.soft_targets import latency_penalty, soft_targets
 from jellybean_solver import (
     OutOfTimeError,
     Plan,
+    Progress,
     Replay,
     ReplayInterval,
     TargetBreach,
@@ -42,8 +44,6 @@ from jellybean_solver import (
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # factors on the peak rates, tried in this order
 MAX_ROWS = 24  # rows of the table; JSON has every interval
-
-Progress = Callable[[float, float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def check_trace(
     path: Path,
     *,
     seed: int = 0,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
     writes: bool = True,
 ) -> TraceCheck:
     """Replay the trace in `path` over DIR/plan.json, planning again first if the documents have changed.

@@ -11,7 +11,7 @@ from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
 from jellybean.cli.exit_status import EXIT_WOULD_BREAK
 from jellybean.documents import AnyProject
-from jellybean.planning.proof import unproven
+from jellybean.report.plans.proof import unproven
 
 
 def run_check(project: AnyProject, trace: Path, *, what_if: bool, seed: int, json: bool, plot: Path | None) -> None:

@@ -41,9 +41,9 @@ from jellybean.planning.answers import PlanQuestion, answered
 from jellybean.planning.plan_file import PlanFile
 from jellybean.planning.planned import Planned
 from jellybean.planning.prediction import predict
-from jellybean.planning.proof import unproven
 from jellybean.planning.replan import ReplanResult
 from jellybean.planning.soft_targets import soft_targets
+from jellybean.report.plans.proof import unproven
 from jellybean.report.plans.workflows_summary import MOST_NAMED, is_summarised
 from jellybean.report.records import record_prediction
 from jellybean_solver import Plan, to_document

@@ -9,9 +9,9 @@ from jellybean.cli.failures import failure
 from jellybean.cli.planning.plan_latency import latency_json
 from jellybean.errors import InfeasibleError
 from jellybean.planning.cascades import planned_cascades
-from jellybean.planning.mixing import selections_json
 from jellybean.planning.planned import Planned
 from jellybean.report.plans.audit_view import audit_json
+from jellybean.report.plans.selections import selections_json
 from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Cost,

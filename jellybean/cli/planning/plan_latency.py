@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.planning.mixing import is_accuracy_maximised
 from jellybean.planning.planned import Planned
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean.report.plans.plan_view import p99_lines
-from jellybean_solver import distinct_usd, plan_differences
+from jellybean_solver import Objective, distinct_usd, plan_differences
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:
@@ -18,7 +17,7 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
     if plan is None or judged is None:
         return ()
     lines = [*p99_lines(judged)]
-    if planned.cheapest is not None and is_accuracy_maximised(plan):
+    if planned.cheapest is not None and plan.certificate.objective_of is Objective.MEAN_ACCURACY:
         best, late = planned.cheapest.plan, planned.cheapest
         slowest_s = max(p99.p99_s for p99 in late.p99.values())
         lines.append(

@@ -9,7 +9,7 @@ from jellybean.cli.current_plan import load_current_plan, operators_without_mode
 from jellybean.cli.projects import require_servable
 from jellybean.documents import AnyProject, written_projects
 from jellybean.errors import JellyBeanError
-from jellybean.planning.proof import unproven
+from jellybean.report.plans.proof import unproven
 from jellybean_solver import Plan
 
 MAX_WORKERS = 100  # worker processes on one machine

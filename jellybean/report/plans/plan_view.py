@@ -14,18 +14,19 @@ from rich.text import Text
 from jellybean.display import formats
 from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
-from jellybean.planning.cascades import cascade_lines
-from jellybean.planning.mixing import selection_lines, spread_lines
+from jellybean.documents.cascades.cascade import FIRST, THEN, part_name
+from jellybean.planning.cascades import planned_cascades
 from jellybean.planning.predicted_latency import Judged
 from jellybean.planning.simulation import load_by_link
 from jellybean.planning.soft_targets import planned_late_p99_s
 from jellybean.report.plans.audit_view import audit_lines
+from jellybean.report.plans.proof import proof
+from jellybean.report.plans.selections import selection_lines
 from jellybean.report.plans.workflows_summary import (
     MOST_NAMED,
     admission_lines,
     is_summarised,
     noun,
-    stays_text,
     summary,
 )
 from jellybean_solver import (
@@ -37,7 +38,6 @@ from jellybean_solver import (
     Plan,
     Problem,
     Slo,
-    Termination,
     amount_text,
     distinct_usd,
     head_name,
@@ -240,6 +240,24 @@ def cut_lines(plan: Plan) -> tuple[str, ...]:
     )
 
 
+def cascade_lines(plan: Plan) -> Iterator[str]:
+    """One line per cascade: `read is a cascade: small first, in edge; wide for 20 %, in cloud (scores < 0.8)`."""
+    for cascade in planned_cascades(plan):
+        first, then = (_tiers(plan, part_name(cascade.operator, part)) for part in (FIRST, THEN))
+        when = f" ({cascade.when})" if cascade.when else ""
+        yield (
+            f"{cascade.operator} is a cascade: {cascade.first} first, in {first}; then {cascade.then} for "
+            f"{formats.percent(cascade.passed_on)}, in {then}{when}"
+        )
+
+
+def spread_lines(plan: Plan) -> Iterator[str]:
+    """One line if the children of a request are spread over identical workers."""
+    if plan.spread:
+        groups = ", ".join(f"{name} ({' + '.join(str(len(one)) for one in own)})" for name, own in plan.spread.items())
+        yield f"the children of a request are spread round-robin over identical workers: {groups}"
+
+
 def _tiers(plan: Plan, operator: str) -> str:
     return " and ".join(dict.fromkeys(place.tier for place in plan.placements if place.operator == operator))
 
@@ -304,27 +322,6 @@ def _workflows(plan: Plan) -> Table:
             f"{mean}{formats.accuracy(workflow.accuracy)}{_beside_target(workflow.slo, workflow.accuracy)}",
         )
     return table
-
-
-def proof(plan: Plan) -> str:
-    """Text of the optimality certificate."""
-    certificate = plan.certificate
-    beside = stays_text(plan)
-    if certificate.objective_of in (Objective.ENERGY, Objective.CARBON):
-        beside = f" in {certificate.objective_of}{beside}"
-    if certificate.forgone_usd_per_h:
-        beside = f", with what is left out{beside}"
-    if certificate.penalty_usd_per_h:
-        beside = f", with the penalty{beside}"
-    if certificate.termination == Termination.OPTIMAL:
-        return f"proven optimal{beside}"
-    limited = " (time limit)" if certificate.termination == Termination.TIME_LIMIT else ""
-    if certificate.objective_of is Objective.MEAN_ACCURACY:
-        points = formats.plain(certificate.bound - certificate.objective)
-        return f"at most {points} points below the highest possible accuracy{limited}"
-    if certificate.bound <= 0:
-        return f"no lower bound{limited}"
-    return f"gap {certificate.gap:.2%} to the lower bound{beside}{limited}"
 
 
 def where(plan: Plan, placement: Placement) -> str:

@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
-from jellybean.planning.mixing import selection_lines, selections_json
 from jellybean.planning.replan import ReplanResult
 from jellybean.quantities import DURATION, format_quantity
 from jellybean.report import plan_text
 from jellybean.report.plans.plan_diff_view import diff_json, diff_text
 from jellybean.report.plans.plan_view import p99_lines
+from jellybean.report.plans.selections import selection_lines, selections_json
 from jellybean_solver import SAVING_TOLERANCE, Migration, Plan, Replanned, Verdict, removes_enough
 
 MAX_REASONS = 3  # maximum number of missed targets of the running plan that are listed

@@ -15,7 +15,6 @@ from jellybean.frontier import find_frontier
 from jellybean.planning import (
     PlanFile,
     WrittenPlan,
-    cascade_lines,
     current_plan,
     explain_project,
     plan_project,
@@ -23,6 +22,7 @@ from jellybean.planning import (
     replan_project,
 )
 from jellybean.profiler import measurements, profile
+from jellybean.report.plans.plan_view import cascade_lines
 from jellybean.serving import Client
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.planning import unproven
+from jellybean.report.plans.proof import unproven
 from jellybean_solver import Certificate, Slo, Termination
 from tests import report_plans
 

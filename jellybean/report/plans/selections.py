@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jellybean.display import formats
-from jellybean_solver import WORKFLOW_SEPARATOR, Objective, Plan, selection_shares, whole_streams
+from jellybean_solver import WORKFLOW_SEPARATOR, Plan, selection_shares, whole_streams
 
 MOST_NAMED = 3  # workflows of those that mix alike
 
@@ -57,15 +57,3 @@ def selections_json(plan: Plan) -> list[dict[str, Any]]:
         }
         for part in selection_shares(plan)
     ]
-
-
-def spread_lines(plan: Plan) -> Iterator[str]:
-    """One line if the children of a request are spread over identical workers."""
-    if plan.spread:
-        groups = ", ".join(f"{name} ({' + '.join(str(len(one)) for one in own)})" for name, own in plan.spread.items())
-        yield f"the children of a request are spread round-robin over identical workers: {groups}"
-
-
-def is_accuracy_maximised(plan: Plan) -> bool:
-    """True if the plan is the one of the highest mean accuracy, not the cheapest."""
-    return plan.certificate.objective_of is Objective.MEAN_ACCURACY
