@@ -25,6 +25,7 @@ from jellybean.quantities import (
     PRICE_PER_H,
     RATE,
     SIZE,
+    InvalidValueError,
     did_you_mean,
     format_quantity,
     parse_quantity,
@@ -195,36 +196,37 @@ def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, .
 
     DocumentError lists all invalid questions.
     """
-    parsed = [_question(problem, text.strip()) for text in texts]
-    wrong = [
-        DocumentProblem(f"--why-not {text}", None, None, "", *error)
-        for text, error in zip(texts, parsed, strict=True)
-        if not isinstance(error, Question)
-    ]
+    parsed, wrong = list[Question](), list[DocumentProblem]()
+    for text in texts:
+        try:
+            parsed.append(_question(problem, text.strip()))
+        except InvalidValueError as error:
+            wrong.append(DocumentProblem(f"--why-not {text}", None, None, "", error.message, error.hint))
     if wrong:
         raise DocumentError(wrong)
-    return tuple(question for question in parsed if isinstance(question, Question))
+    return tuple(parsed)
 
 
-def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
-    """Parse one question; returns it, or (error message, hint) if it names something unknown."""
+def _question(problem: Problem, text: str) -> Question:
+    """Parse one question; InvalidValueError if it names something unknown."""
     operators, sign = problem.operator_by_name, "=" if "=" in text else "@" if "@" in text else ""
     name, _, asked = (part.strip() for part in text.partition(sign)) if sign else ("", "", text)
     if sign and name not in operators:
-        return f"there is no operator {quoted(name)}", _near(name, list(operators))
+        raise _unknown("there is no operator", name, list(operators))
     known, unknown = [*problem.tiers, *(pool.name for pool in problem.pools)], "there is no tier or pool"
     if sign == "=":
         own, unknown = operators[name], f"operator {name} has no variant"
         known = [*(one.name for one in own.variants), *(form.variant for form in own.forms if not form.is_cut)]
     elif asked in operators and asked not in known:
-        return f"{quoted(asked)} is an operator", f"write {asked}=VARIANT or {asked}@TIER"
+        raise InvalidValueError(f"{quoted(asked)} is an operator", f"write {asked}=VARIANT or {asked}@TIER")
     if asked not in known:
-        return f"{unknown} {quoted(asked)}", _near(asked, known)
+        raise _unknown(unknown, asked, known)
     return Question(text, name, variant=asked) if sign == "=" else Question(text, name or None, place=asked)
 
 
-def _near(word: str, known: Sequence[str]) -> str:
-    return did_you_mean(word, list(known)) or f"known names: {', '.join(dict.fromkeys(known))}"
+def _unknown(message: str, word: str, known: Sequence[str]) -> InvalidValueError:
+    hint = did_you_mean(word, known) or f"known names: {', '.join(dict.fromkeys(known))}"
+    return InvalidValueError(f"{message} {quoted(word)}", hint)
 
 
 _OF_WORKFLOW = {  # keys below `slo`; where there are several, the first that is written

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median, stdev
 from typing import Any
@@ -37,7 +37,6 @@ from jellybean_solver import (
     Plan,
     Problem,
     RequestFigures,
-    SimulationResult,
     StopSimulationError,
     deadlines_s,
     json_values,
@@ -140,7 +139,8 @@ def _simulated(plan: Plan, seed: int, targets_s: Targets) -> _Sample | None:
     result = simulate_plan(plan, seed=seed, observer=late if targets_s else None)
     if not known and len(_cached) >= MAX_CACHED:
         _cached.pop(next(iter(_cached)))
-    sample = _Sample(_by_workflow(result), result.complete and not late.stopped, targets_s if late.stopped else {})
+    figures = result.workflows or {"": result}
+    sample = _Sample(figures, result.complete and not late.stopped, targets_s if late.stopped else {})
     _cached[key] = sample
     return sample
 
@@ -175,13 +175,6 @@ def _estimated(plan: Plan) -> Figures:
     return {
         name: RequestFigures(0, 0, nan, nan, nan, nan, p99_s, ()) for name, p99_s in p99_by_workflow(targeted).items()
     }
-
-
-def _by_workflow(result: SimulationResult) -> Figures:
-    if result.workflows:
-        return result.workflows
-    names = (field.name for field in fields(RequestFigures))
-    return {"": RequestFigures(**{name: getattr(result, name) for name in names})}
 
 
 def _content(plan: Plan) -> str:

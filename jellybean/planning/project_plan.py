@@ -80,9 +80,9 @@ def plan_project(
             return _plan_at_least_cost(project, gap, limit, compare, weigh, progress)
 
         def plan_one(asked: AnyProject, limit_s: float | None, is_last: bool) -> Planned:
-            with limited_work(limit_s, time.monotonic) as clock:
-                whole = compare and is_last, weigh and is_last
-                return _plan_at_least_cost(asked, gap, clock, *whole, no_progress)
+            return plan_project(
+                asked, gap=gap, time_limit_s=limit_s, compare=compare and is_last, weigh=weigh and is_last
+            )
 
         return plan_for_objective(project, plan_one, limit, progress)
 

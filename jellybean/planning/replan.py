@@ -62,7 +62,7 @@ class ReplanResult(Planned):
         """That of the running plan as it was written, if it is kept."""
         return self.running.document if self.decision.verdict is Verdict.KEEP else super().document
 
-    @property
+    @cached_property
     def diff(self) -> PlanDiff | None:
         """Difference between the running plan (with the current documents) and the best new plan.
 
