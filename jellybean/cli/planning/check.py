@@ -6,7 +6,6 @@ from pathlib import Path
 
 import typer
 
-from jellybean.cli.app import checked_picture
 from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
 from jellybean.cli.exit_status import EXIT_WOULD_BREAK
@@ -18,8 +17,6 @@ def run_check(project: AnyProject, trace: Path, *, what_if: bool, seed: int, jso
     """Replay the trace and print or draw the result; typer.Exit(6) if a target would be missed."""
     from jellybean.whatif import check_trace
 
-    if plot is not None:
-        checked_picture(plot)
     with progress("check") as advance:
         checked = check_trace(project, trace, seed=seed, progress=advance, writes=not what_if)
     warn_if_replanned(project, checked.plan, checked.renewed, what_if=what_if)

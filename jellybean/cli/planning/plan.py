@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import Directory, Json, Overrides, Seed, Stale, app, example
+from jellybean.cli.app import Directory, Json, Overrides, Seed, Stale, app, checked_picture, example
 from jellybean.cli.console import errors, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.exit_status import EXIT_INFEASIBLE
@@ -83,6 +83,8 @@ def plan(
         given |= {"--rate-scale": scale, "--add": add or None, "--dry-run": dry_run or None, "--out": output}
         for option in (name for name, value in given.items() if value is not None):
             raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
+        if plot is not None:
+            checked_picture(plot)
         project = open_planned_project(directory, overrides, stale=stale)
         with command_limit(time_limit):
             run_check(project, check, what_if=bool(overrides), seed=seed, json=json, plot=plot)
