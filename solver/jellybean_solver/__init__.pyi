@@ -1,8 +1,8 @@
-from .baseline.most_accurate import most_accurate_selection as most_accurate_selection
 from .baseline.quick_solution import quick_solution as quick_solution
 from .baseline.rules import Baseline as Baseline
 from .baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from .baseline.rules import baselines as baselines
+from .baseline.selections import most_accurate_selection as most_accurate_selection
 from .deadline.lower_bound import least_latency_s as least_latency_s
 from .deadline.restriction import Restriction as Restriction
 from .deadline.search import Deadline as Deadline

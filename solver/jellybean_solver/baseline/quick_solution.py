@@ -1,25 +1,48 @@
-"""A plan by a simple rule, with a lower bound on what plans cost, for a search that found none in its time."""
+"""A quick plan, with a lower bound on what plans cost, where a search found none in its time.
+
+It is the first one within a wide gap. Of a problem of ways (mixture/) it is one of a restriction, which has one variant
+of each operator, and of each tier the pools in which an operator costs least. The program of a restriction is small, so
+that its plan comes soon, and each of its plans is one of the problem. Restrictions are tried from the smallest on until
+one has a plan.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from jellybean_solver.baseline.greedy import GreedySettings, greedy
-from jellybean_solver.baseline.restricted_mixture import restricted_plan
-from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.baseline.selections import cheapest_selections, of_selection
+from jellybean_solver.deadline.search import Deadline
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.latency.estimate import latency
 from jellybean_solver.mixture.seats import TIE
+from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.forms import without_forms
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
+from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Plan
-from jellybean_solver.model.problem import Objective, Problem
-from jellybean_solver.outcome import Clock, Termination
+from jellybean_solver.model.problem import Objective, Pool, Problem
+from jellybean_solver.model.targets import LossKind
+from jellybean_solver.outcome import Clock, Selection, Termination
 from jellybean_solver.planning.many_workflows import has_many_workflows
+from jellybean_solver.planning.mixed import plan_with_spare_workers
+from jellybean_solver.planning.solve import SolveOptions, solve_with
 from jellybean_solver.planning.solver import Solution
-from jellybean_solver.small.routes import build_plan
 
-# A first plan of 300 pools in half a second, without links that carry too much.
-QUICK_GREEDY = GreedySettings(kept=4, selections=16, within_links=True)
+LOSSES_OF_WORKERS = {LossKind.WORKER, LossKind.SPOT_WORKER}
+
+
+@dataclass(frozen=True, slots=True)
+class RestrictionSettings:
+    """Effort: larger values find cheaper plans, and plans of scarcer fleets, but take longer."""
+
+    selections: int = 3  # tried with each number of pools
+    listed: int = 64  # of which those are chosen
+    gap: float = 0.3  # relative, at which the search on a restriction ends
+    share: float = 0.5  # of the time left, for one restriction
 
 
 def quick_solution(
@@ -28,21 +51,21 @@ def quick_solution(
     bound: float = 0.0,
     *,
     ended: Termination = Termination.TIME_LIMIT,
+    settings: RestrictionSettings = RestrictionSettings(),
 ) -> Solution | None:
-    """The plan of the greedy rule for a search that found none, with a lower `bound` on the cost, and why it `ended`.
+    """The plan of the first restriction that has one, with a lower `bound` on the cost, and why the search `ended`.
 
-    Of a problem with forms the plan has none, and `bound` holds for all choices of them.
-    The cheapest of its plans on all workers, and on those of one tier alone. Where plans mix variants or survive losses
-    it is one of few variants and pools instead (`restricted_plan`). None if the rule finds none until the `clock` ends,
-    if all its plans miss a target, or for many workflows, which are planned one by one.
+    Of a problem with forms the plan has none, and `bound` holds for all choices of them. If it misses a p99 target by
+    the closed form, it is that of the first restriction that has one in time, if any has. None if none has a plan until
+    the `clock` ends, or for many workflows, which are planned one by one.
     """
     if has_many_workflows(problem):
         return None
-    whole = without_forms(problem)
-    plan = restricted_plan(whole, clock) if problem.is_for_ways else _cheapest_greedy_plan(whole, clock)
-    if plan is None:
-        return None
-    return Solution(replace(plan, certificate=_proof(problem, plan, bound, ended)))
+    whole, p99_s = without_forms(problem), deadline_s(problem)
+    plan = _first_plan(whole, None, clock if p99_s is None else clock.share(settings.share), settings)
+    if plan is not None and p99_s is not None and not latency(plan).meets(p99_s):
+        plan = _first_plan(whole, Deadline(p99_s), clock, settings) or plan
+    return None if plan is None else Solution(replace(plan, certificate=_proof(problem, plan, bound, ended)))
 
 
 def _proof(problem: Problem, plan: Plan, bound: float, ended: Termination) -> Certificate:
@@ -57,25 +80,79 @@ def _proof(problem: Problem, plan: Plan, bound: float, ended: Termination) -> Ce
     return replace(proof, penalty_usd_per_h=penalty)
 
 
-def _cheapest_greedy_plan(problem: Problem, clock: Clock) -> Plan | None:
-    one_tier = (
-        replace(problem, pools=tuple(pool for pool in problem.pools if pool.tier == tier))
-        for tier in reversed(problem.tiers)
-    )
-    plans = filter(None, (_greedy_plan(problem, case, clock) for case in (problem, *one_tier)))
-    return min(plans, key=lambda plan: plan.cost.total_usd_per_h, default=None)
+def _first_plan(
+    problem: Problem, deadline: Deadline | None, clock: Clock, settings: RestrictionSettings
+) -> Plan | None:
+    with suppress(OutOfTimeError):
+        for restriction in _restrictions(problem, clock, settings):
+            if clock.left() == 0.0:
+                return None
+            within = clock.share(settings.share) if problem.is_for_ways else clock
+            plan = _plan(restriction, deadline, within, settings.gap)
+            if plan is not None:  # scored: a restriction has the problem's targets, rates and limits
+                return plan
+    return None
 
 
-def _greedy_plan(problem: Problem, case: Problem, clock: Clock) -> Plan | None:
-    """A plan of the greedy rule on the pools of `case`; None without one, or if it misses a target of the problem."""
-    try:
-        found = greedy(case, clock, QUICK_GREEDY)
-    except OutOfTimeError:
-        return None
-    if isinstance(found, str):
-        return None
-    network, selection, assignment = found
-    unproven = Certificate.of(assignment.cost, 0.0, Termination.TIME_LIMIT)
-    draft = build_plan(network, selection, assignment, unproven)
-    evaluation = evaluate(problem, draft)
-    return None if evaluation.complaints else evaluation.stated(draft)
+def _plan(restriction: Problem, deadline: Deadline | None, clock: Clock, gap: float) -> Plan | None:
+    with suppress(SolverError):
+        if deadline is None and LOSSES_OF_WORKERS & set(restriction.survives):
+            plan = plan_with_spare_workers(restriction, gap=gap, limit=clock)
+            if plan is not None and not evaluate(restriction, plan).complaints:
+                return plan
+    with suppress(SolverError):
+        options = SolveOptions(gap, clock.left(), clock.now, explained=False, deadline=deadline)
+        return solve_with(restriction, options).plan
+    return None
+
+
+def _restrictions(problem: Problem, clock: Clock, settings: RestrictionSettings) -> Iterator[Problem]:
+    """Each selection with the pools in which an operator costs least, then with twice as many, and so on."""
+    if not problem.is_for_ways:
+        yield problem
+        return
+    network, selections = Network(problem), _selections(problem, clock, settings)
+    tried: dict[int, tuple[Pool, ...]] = {}
+    for step in range(len(network.pools).bit_length() + 1):
+        for number, selection in enumerate(selections):
+            pools = _cheapest_pools(network, selection, 2**step)
+            if tried.get(number) != pools:
+                tried[number] = pools
+                yield of_selection(replace(problem, pools=pools), selection)
+
+
+def _selections(problem: Problem, clock: Clock, settings: RestrictionSettings) -> list[Selection]:
+    """The selections to try, the best first: by the price of their work and their penalty, or by their accuracy.
+
+    Of several workflows the best of each together, then the second ones.
+    """
+    if problem.workflows:
+        parts = [single_workflow(problem, workflow) for workflow in problem.workflows]
+        each = [_selections(part, clock, settings) for part in parts]
+        most = max(map(len, each)) if all(each) else 0
+        return [
+            {name: variant for own in each for name, variant in own[min(number, len(own) - 1)].items()}
+            for number in range(most)
+        ]
+    network, slo = Network(problem), problem.slo
+    targets = dict.fromkeys((slo.accuracy_of_plan, slo.mean_accuracy or slo.accuracy_of_plan))
+    listed = [one for target in targets for one in cheapest_selections(network, target, settings.listed, clock)]
+
+    def rank(one: tuple[float, Selection]) -> float:
+        accuracy = problem.accuracy.value(one[1])
+        if problem.objective is Objective.MEAN_ACCURACY:
+            return -(accuracy or 0.0)
+        return one[0] + slo.penalty(accuracy)
+
+    ranked = sorted(listed, key=rank)
+    return [selection for _, selection in ranked[:: max(1, len(ranked) // settings.selections)]][: settings.selections]
+
+
+def _cheapest_pools(network: Network, selection: Selection, count: int) -> tuple[Pool, ...]:
+    """Of each tier the `count` pools in which an operator costs least."""
+    chosen: set[str] = set()
+    for busy in network.demand(selection).workers.values():
+        ranked = sorted(busy, key=lambda pool, busy=busy: network.usd_per_h[pool] * busy[pool])  # type: ignore[misc]
+        for tier in network.problem.tiers:
+            chosen |= set([pool for pool in ranked if network.tier_of[pool] == tier][:count])
+    return tuple(pool for pool in network.pools if pool.name in chosen)

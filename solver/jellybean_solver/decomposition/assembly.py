@@ -16,7 +16,7 @@ from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.small.assignment import SPARE, Group
-from jellybean_solver.small.routes import Placed, PlacedPart, plan_of
+from jellybean_solver.small.routes import Placed, plan_of
 
 OPEN = 60  # workers with room that a load may go to: more would take long and gain little
 
@@ -121,12 +121,9 @@ def assembled(split: Split, plans: Sequence[LocalPlan], packing: Packing, certif
     """The plan of all workflows that have one; its cost and accuracy are placeholders, as of `plan_of`."""
     selection = {name: variant for plan in plans for name, variant in plan.selection.items()}
     busy = {key: workers for plan in plans for key, workers in plan.busy.items()}
-    parts = tuple(
-        PlacedPart(tuple(operator.name for operator in split.parts[plan.part].operators), plan.bags, plan.fractions)
-        for plan in plans
-    )
+    bags = tuple(bag for plan in plans for bag in zip(plan.bags, plan.fractions, strict=True))
     groups = (*(group for plan in plans for group in plan.groups), *packing.groups)
-    placed = Placed(parts, groups, lambda name, pool: busy[name, pool])
+    placed = Placed(bags, groups, lambda name, pool: busy[name, pool])
     workflows = split.problem.workflows
     served = {workflows[plan.part].name for plan in plans}
     problem = split.problem if len(served) == len(workflows) else restricted(split.problem, served)

@@ -63,7 +63,6 @@ class ConcurrentMilp:
         self._ended.clear()
         limits = SolveLimits(gap, self._clock.left(), cutoff)
         self._run = ConcurrentSolve(self._milp.program, limits, self._ended.set)
-        self._run.start()
 
     def _built(self) -> ExactMilp | None:
         """The MILP; None if no selection is feasible."""

@@ -60,7 +60,6 @@ class SelectionClosing:
             return math.inf
         limits = SolveLimits(0.5 * self.incumbent.gap, self.rounding.clock.left(), self.incumbent.goal())
         run = ConcurrentSolve(milp.program, limits, self.milp.wake)
-        run.start()
         while run.answer is None and run.bound < self.incumbent.goal() and not is_closed():
             self.milp.wait()
             self._take(run, milp, selection)

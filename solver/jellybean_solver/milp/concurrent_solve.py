@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from threading import Event, Lock, Thread
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Lock
 from typing import Any
 
 import highspy
 import numpy as np
 
 from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, SolveLimits, above, run
+from jellybean_solver.milp.interruptible_run import PATIENCE_S
 
 CALLS = 16  # polls between two updates of the bound: 1 costs HiGHS four fifths of its speed, 16 a tenth
-PATIENCE_S = 0.5  # longest wait for a stopped run to end
 INTERRUPT = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
 
 
@@ -26,21 +27,18 @@ class ConcurrentSolve:
 
     def __init__(self, program: Program, limits: SolveLimits, done: Callable[[], None]) -> None:
         """`done`: called in the solver's thread when the run has ended."""
-        self._program, self._done, self._cutoff = program, done, limits.cutoff
+        self._program, self._cutoff = program, limits.cutoff
         self._model = program.model(limits)
         self._model.cbMipInterrupt.subscribe(self._look)
         self._model.stopCallback(INTERRUPT)
         self._model.cbMipImprovingSolution.subscribe(self._improve)
-        self._thread = Thread(target=self._run, name="milp")  # no daemon: HiGHS aborts the process if it ends first
-        self._lock, self._ended = Lock(), Event()
+        self._lock = Lock()
         self._incumbents: list[Floats] = []
         self._bound, self._stopped, self._polls = -math.inf, False, 0
-        self._answer: ProgramSolution | None = None
-        self._failed: BaseException | None = None
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        thread = ThreadPoolExecutor(1, "milp")
+        self._answer: Future[ProgramSolution] = thread.submit(self._run)
+        self._answer.add_done_callback(lambda _: done())
+        thread.shutdown(wait=False)
 
     @property
     def bound(self) -> float:
@@ -53,9 +51,7 @@ class ConcurrentSolve:
     @property
     def answer(self) -> ProgramSolution | None:
         """The solution of the ended run; None while it is running. Raises the exception with which the run failed."""
-        if self._failed is not None:
-            raise self._failed
-        return self._answer
+        return self._answer.result() if self._answer.done() else None
 
     def incumbents(self) -> list[Floats]:
         """Points found since the last call, each better than those before."""
@@ -67,23 +63,13 @@ class ConcurrentSolve:
         """Ask HiGHS to stop, which it does after some nodes or one LP; the thread may end after this call returns."""
         self._stopped = True
         self._model.startCallback(INTERRUPT)
-        if self._thread.ident is not None:
-            self._ended.wait(PATIENCE_S)
+        wait([self._answer], PATIENCE_S)
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until the run has ended, at most `timeout_s` seconds."""
-        self._ended.wait(timeout_s)
-
-    def _run(self) -> None:
-        try:
-            run(self._model)
-            answer = self._program.answer(self._model, cutoff=self._cutoff)
-            self._bound = max(self._bound, answer.bound)
-            self._answer = answer
-        except BaseException as error:  # noqa: BLE001  (raised again by who asks for the answer)
-            self._failed = error
-        self._ended.set()
-        self._done()
+    def _run(self) -> ProgramSolution:
+        run(self._model)
+        answer = self._program.answer(self._model, cutoff=self._cutoff)
+        self._bound = max(self._bound, answer.bound)
+        return answer
 
     def _look(self, event: Any) -> None:
         bound = float(event.data_out.mip_dual_bound)

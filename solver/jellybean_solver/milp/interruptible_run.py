@@ -85,38 +85,14 @@ def run_interruptibly(model: highspy.Highs) -> None:
     HiGHS stops after a node or some simplex iterations. In threads of `solver_threads` it stops with their pool; in
     others, which get no signals, it just runs.
     """
-    if threading.current_thread() is not threading.main_thread():
-        runs: _Runs | None = getattr(_local, "runs", None)
-        if runs is None:
-            model.run()
-        else:
-            runs.run(model)
-        return
-    _prepare(model)
-    ended = (
-        threading.Event()
-    )  # waited for in place of `join`: an interrupted join takes the thread for ended (Python 3.11)
-    failures: list[BaseException] = []
-
-    def solve() -> None:
-        try:
-            model.run()
-        except BaseException as error:  # noqa: BLE001  (raised again below)
-            failures.append(error)
-        finally:
-            ended.set()
-
-    thread = threading.Thread(target=solve, name="highs")  # no daemon: HiGHS aborts the process if it ends first
-    thread.start()
-    try:
-        ended.wait()
-    except BaseException:
-        _stop(model)
-        ended.wait(PATIENCE_S)
-        raise
-    thread.join()
-    if failures:
-        raise failures[0]
+    runs: _Runs | None = getattr(_local, "runs", None)
+    if runs is not None:
+        runs.run(model)
+    elif threading.current_thread() is threading.main_thread():
+        with solver_threads(1) as pool:
+            pool.submit(run_interruptibly, model).result()
+    else:
+        model.run()
 
 
 def _prepare(model: highspy.Highs) -> None:

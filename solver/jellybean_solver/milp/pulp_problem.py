@@ -34,18 +34,12 @@ def pulp_problem(program: Program) -> pulp.LpProblem:
     for row, column, value in entries:
         terms[row][columns[column]] = terms[row].get(columns[column], 0.0) + value
     for row, (low, high) in enumerate(zip(matrix.low.tolist(), matrix.high.tolist(), strict=True)):
-        for sense, side in _sides(low, high):
-            expression = pulp.LpAffineExpression(list(terms[row].items()))
-            problem.addConstraint(pulp.LpConstraint(expression, sense, f"r{row}_{sense + 1}", side))
+        ranged = (pulp.LpConstraintGE, low), (pulp.LpConstraintLE, high)
+        for sense, side in ranged if low < high else [(pulp.LpConstraintEQ, low)]:
+            if np.isfinite(side):
+                expression = pulp.LpAffineExpression(list(terms[row].items()))
+                problem.addConstraint(pulp.LpConstraint(expression, sense, f"r{row}_{sense + 1}", side))
     return problem
-
-
-def _sides(low: float, high: float) -> list[tuple[int, float]]:
-    """The senses and right-hand sides of a row with this range."""
-    if low == high:
-        return [(pulp.LpConstraintEQ, low)]
-    bounded = (pulp.LpConstraintGE, low), (pulp.LpConstraintLE, high)
-    return [(sense, side) for sense, side in bounded if np.isfinite(side)]
 
 
 def solve_with_pulp(program: Program, limits: SolveLimits = NO_LIMITS) -> ProgramSolution:
@@ -68,9 +62,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
 
     def callSolver(self, lp: Any) -> None:
         """Run HiGHS; a signal stops it."""
-        matrix = self._program.matrix()
-        stated = sum(len(_sides(*row)) for row in zip(matrix.low.tolist(), matrix.high.tolist(), strict=True))
-        if lp.solverModel.getNumRow() != stated:  # HiGHS drops rows whose numbers it does not take
+        if lp.solverModel.getNumRow() != lp.numConstraints():  # HiGHS drops rows whose numbers it does not take
             raise SolverError(BAD_NUMBERS)
         run(lp.solverModel)
 

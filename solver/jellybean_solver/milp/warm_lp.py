@@ -9,7 +9,7 @@ import highspy
 import numpy as np
 
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, INFEASIBLE, Floats, Indices, Program
+from jellybean_solver.milp.highs_program import INFEASIBLE, Floats, Indices, Program, SolveLimits
 from jellybean_solver.outcome import Clock
 
 AT_A_TIME = 2_000  # simplex iterations between two readings of the clock; a count keeps the pivots reproducible
@@ -31,17 +31,9 @@ class Linear:
     """
 
     def __init__(self, program: Program, clock: Clock) -> None:
-        self._highs, self.clock = highspy.Highs(), clock
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("random_seed", 0),
-            ("primal_feasibility_tolerance", FEASIBILITY_TOLERANCE),
-            ("presolve", "off"),  # a run that ends at the iteration limit within presolve would begin anew for ever
-            ("simplex_iteration_limit", AT_A_TIME),
-        ):
-            self._highs.setOptionValue(option, value)
-        self._highs.passModel(program.lp(relaxed=True))
+        # Without presolve: a run that ends at the iteration limit within it would begin anew for ever.
+        self._highs, self.clock = program.model(SolveLimits(presolve=False), relaxed=True), clock
+        self._highs.setOptionValue("simplex_iteration_limit", AT_A_TIME)
 
     def limit(self, columns: Indices, high: Floats, low: Floats | None = None) -> None:
         """Set column bounds; `low` is 0 by default."""

@@ -13,7 +13,7 @@ Invariant: a route's weight is the total length of its pieces; the rates of work
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,30 +33,21 @@ NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dro
 T = TypeVar("T")
 
 Marks = dict[str, str]  # operator -> tier, later operator -> worker
+Key = tuple[str, ...]  # the marks of some operators
 Piece = tuple[float, Marks]
+PlacedBag = tuple[Bag, Mapping[BagTiers, float]]
 Seat = tuple[PlannedWorker, Mapping[str, float]]  # a worker, and the fraction of each operator's requests it serves
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedPart:
-    """A workflow whose requests are placed in tiers. `bags`: of its tree decomposition, parents first.
-
-    `fractions`: per bag, tiers of its operators -> fraction of requests.
-    """
-
-    names: tuple[str, ...]
-    bags: tuple[Bag, ...]
-    fractions: tuple[Mapping[BagTiers, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Placed:
-    """An assignment of all workflows of a problem. `busy`: workers of a pool that an operator keeps busy.
+    """An assignment of all workflows of a problem.
 
-    `uneven`: as in `Assignment`.
+    `bags`: of their tree decompositions, parents first, each with tiers of its operators -> fraction of requests.
+    `busy`: workers of a pool that an operator keeps busy. `uneven`: as in `Assignment`.
     """
 
-    parts: tuple[PlacedPart, ...]
+    bags: tuple[PlacedBag, ...]
     groups: tuple[Group, ...]
     busy: Callable[[str, str], float]
     uneven: bool = False
@@ -67,17 +58,9 @@ def build_plan(
 ) -> Plan:
     """The plan of an assignment. Its cost and accuracy are placeholders; `evaluate` computes them."""
     network = network.settled(selection)
-    demand, problem = network.demand(selection), network.problem
-    of_workflow: dict[str, list[str]] = {}
-    for name in network.names:
-        of_workflow.setdefault(problem.workflow_of(name), []).append(name)
-    parts = []
-    for workflow, names in of_workflow.items():
-        own = [n for n, bag in enumerate(network.bags) if problem.workflow_of(bag.operators[0]) == workflow]
-        bags, fractions = [network.bags[number] for number in own], [assignment.bags[number] for number in own]
-        parts.append(PlacedPart(tuple(names), tuple(bags), tuple(fractions)))
-    placed = Placed(tuple(parts), assignment.groups, lambda name, pool: demand.workers[name][pool], assignment.uneven)
-    return plan_of(problem, selection, placed, certificate)
+    busy, bags = network.demand(selection).workers, zip(network.bags, assignment.bags, strict=True)
+    placed = Placed(tuple(bags), assignment.groups, lambda name, pool: busy[name][pool], assignment.uneven)
+    return plan_of(network.problem, selection, placed, certificate)
 
 
 def plan_of(problem: Problem, selection: Mapping[str, str], placed: Placed, certificate: Certificate) -> Plan:
@@ -85,25 +68,26 @@ def plan_of(problem: Problem, selection: Mapping[str, str], placed: Placed, cert
 
     Its cost and accuracy are placeholders; `evaluate` computes them.
     """
-    tier_of = {pool.name: pool.tier for pool in problem.pools}
-    served = {(name, tier_of[group.pool]) for group in placed.groups for name in group.shares}
-    pieces = [_tier_pieces(part, served) for part in placed.parts]
-    seats = _seats(problem, placed, _marginals(piece for own in pieces for piece in own))
-    seats_of: dict[str, list[tuple[PlannedWorker, float]]] = {}
+    seats = _seats(problem, placed)
+    hosts: dict[str, dict[Key, list[tuple[str, float]]]] = {o.name: {} for o in problem.operators}
     for worker, shares in seats:
         for name, share in shares.items():
-            seats_of.setdefault(name, []).append((worker, share))
-    routes = tuple(
-        route for part, own in zip(placed.parts, pieces, strict=True) for route in _routes(part.names, own, seats_of)
-    )
+            hosts[name].setdefault((worker.tier,), []).append((worker.name, share))
+    bags_of: dict[str, list[PlacedBag]] = {}
+    for bag, fractions in placed.bags:
+        bags_of.setdefault(problem.workflow_of(bag.operators[0]), []).append((bag, fractions))
+    routes = tuple(route for bags in bags_of.values() for route in _routes(problem, bags, hosts))
+    pool_of = {worker.name: worker.pool for worker, _ in seats}
+    pools: dict[str, set[str]] = {o.name: set() for o in problem.operators}
     used = {key for route in routes for key in route.workers.items()}
-    serving = {name: [w for w, _ in own if (name, w.name) in used] for name, own in seats_of.items()}
-    working = {worker for _, worker in used}
+    for name, at in used:
+        pools[name].add(pool_of[at])
+    working = {at for _, at in used}
     draft = Plan(
         name=problem.name,
         tiers=problem.tiers,
         sources=problem.sources,
-        operators=tuple(_operator(problem, o, selection[o.name], serving.get(o.name, [])) for o in problem.operators),
+        operators=tuple(_operator(problem, o, selection[o.name], pools[o.name]) for o in problem.operators),
         workers=tuple(worker for worker, _ in seats if worker.name in working),
         routes=routes,
         links=problem.links,
@@ -118,53 +102,25 @@ def plan_of(problem: Problem, selection: Mapping[str, str], placed: Placed, cert
     return with_figures(problem, draft)
 
 
-def _tier_pieces(part: PlacedPart, served: Collection[tuple[str, str]]) -> list[Piece]:
-    """The unit interval cut into pieces (length, operator -> tier), one tier for every operator of a workflow.
-
-    `served`: the (operator, tier) pairs with workers.
-    """
-    pieces: list[Piece] = [(1.0, {})]
-    for bag, fractions in zip(part.bags, part.fractions, strict=True):
-        at = [bag.operators.index(name) for name in bag.separator]
-        groups: dict[Hashable, list[tuple[BagTiers, float]]] = {}
-        for tiers, fraction in sorted(fractions.items()):
-            if all(key in served for key in zip(bag.operators, tiers, strict=True)):
-                groups.setdefault(tuple(tiers[i] for i in at), []).append((tiers, fraction))
-
-        def group(marks: Marks, names: Sequence[str] = bag.separator) -> Hashable:
-            return tuple(marks[name] for name in names)
-
-        cut = _cut(pieces, group, groups)
-        pieces = [(w, {**m, **dict(zip(bag.operators, tiers, strict=True))}) for w, m, tiers in cut]
-    return pieces
-
-
-def _marginals(pieces: Iterable[Piece]) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
-    for weight, marks in pieces:
-        for key in marks.items():
-            found[key] = found.get(key, 0.0) + weight
-    return found
-
-
 def _cut(
-    pieces: Sequence[Piece], group: Callable[[Marks], Hashable], parts: Mapping[Hashable, Sequence[tuple[T, float]]]
+    pieces: Sequence[Piece], names: Sequence[str], parts: Mapping[Key, Sequence[tuple[T, float]]]
 ) -> list[tuple[float, Marks, T]]:
-    """Split pieces so that each group is divided among its parts in their proportions.
+    """Divide the pieces that have the same marks for `names` among parts in their proportions.
 
-    `group`: key of the group of a piece; `parts`: group -> (part, size). Returns (length, marks, part) per new piece.
-    Pieces of a group without parts are dropped: they are rounding errors of the solver.
+    `parts`: these marks -> (part, size). Returns (length, marks, part) per new piece. Pieces of marks without parts are
+    dropped: they are rounding errors of the solver.
     """
-    lengths: dict[Hashable, float] = {}
-    for weight, marks in pieces:
-        lengths[group(marks)] = lengths.get(group(marks), 0.0) + weight
-    left: dict[Hashable, list[tuple[T, float]]] = {}
+    keys = [tuple(marks[name] for name in names) for _, marks in pieces]
+    lengths = dict.fromkeys(keys, 0.0)
+    for key, (length, _) in zip(keys, pieces, strict=True):
+        lengths[key] += length
+    left: dict[Key, list[tuple[T, float]]] = {}
     for key, length in lengths.items():
         total = sum(size for _, size in parts.get(key, ()))
         left[key] = [(part, size / total * length) for part, size in reversed(parts.get(key, ()))]
     cut: list[tuple[float, Marks, T]] = []
-    for weight, marks in pieces:
-        queue, rest = left[group(marks)], weight
+    for key, (length, marks) in zip(keys, pieces, strict=True):
+        queue, rest = left[key], length
         while queue:
             part, size = queue[-1]
             if len(queue) == 1 or rest <= size + SLIVER:
@@ -178,25 +134,12 @@ def _cut(
     return cut
 
 
-def _seats(problem: Problem, placed: Placed, marginals: Mapping[tuple[str, str], float]) -> list[Seat]:
+def _seats(problem: Problem, placed: Placed) -> list[Seat]:
     """All workers of the plan, pool by pool, each with operator -> fraction of its requests that it serves."""
-    tier_of, place = {pool.name: pool.tier for pool in problem.pools}, problem.position
-    in_tier: dict[tuple[str, str], float] = {}
+    filled: dict[str, list[dict[str, float]]] = {pool.name: [] for pool in problem.pools}
     for group in placed.groups:
-        for name, share in group.shares.items():
-            key = (name, tier_of[group.pool])
-            in_tier[key] = in_tier.get(key, 0.0) + share
-    filled: dict[str, list[dict[str, float]]] = {}
-    for group in placed.groups:
-        tier = tier_of[group.pool]
-        shares = {
-            name: group.shares[name] / in_tier[name, tier] * marginals[name, tier]
-            for name in sorted(group.shares, key=place.__getitem__)
-            if (name, tier) in marginals
-        }
-        if shares:
-            busy = {name: placed.busy(name, group.pool) for name in shares}
-            filled.setdefault(group.pool, []).extend(_wrap_around(shares, busy, group.count))
+        busy = {name: placed.busy(name, group.pool) for name in sorted(group.shares, key=problem.position.__getitem__)}
+        filled[group.pool] += _wrap_around(group.shares, busy, group.count)
     if placed.uneven:
         for pool, workers in filled.items():
             held = {name for worker in workers for name in worker}
@@ -204,7 +147,7 @@ def _seats(problem: Problem, placed: Placed, marginals: Mapping[tuple[str, str],
     return [
         (PlannedWorker(f"{pool.name}-{i}", pool.name, pool.tier, pool.price_usd_per_h, pool.sharing, {}, 0.0), shares)
         for pool in problem.pools
-        for i, shares in enumerate(filled.get(pool.name, ()), 1)
+        for i, shares in enumerate(filled[pool.name], 1)
     ]
 
 
@@ -213,36 +156,37 @@ def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: 
 
     `shares`: operator -> fraction of its requests; `busy`: workers kept busy by all requests of an operator.
     """
-    loads = {name: share * busy[name] for name, share in shares.items()}  # 0 for an operator that takes no time
-    total = sum(loads.values())
-    filled: list[dict[str, float]] = [{}]
-    room = total / count
-    for name, load in loads.items():
-        rest = load
-        while rest > room + SLIVER * total and len(filled) < count:
-            if room > SLIVER * total:
-                filled[-1][name] = room / busy[name]
-                rest -= room
-            filled.append({})
-            room = total / count
-        filled[-1][name] = rest / busy[name] if busy[name] > 0 else shares[name]
-        room -= rest
+    filled: list[dict[str, float]] = [{} for _ in range(count)]
+    loads: list[Piece] = [(shares[name] * workers, {"operator": name}) for name, workers in busy.items()]
+    for load, marks, worker in _cut(loads, (), {(): [(at, 1.0) for at in range(count)]}):
+        name = marks["operator"]
+        filled[worker][name] = load / busy[name] if busy[name] > 0 else shares[name]
     return filled
 
 
 def _routes(
-    names: Sequence[str], pieces: list[Piece], seats: Mapping[str, Sequence[tuple[PlannedWorker, float]]]
+    problem: Problem,
+    bags: Sequence[PlacedBag],
+    hosts: Mapping[str, Mapping[Key, Sequence[tuple[str, float]]]],
 ) -> Iterator[Route]:
-    """Routes of one workflow: pieces cut further by workers; equal ones are merged, and weights scaled to sum to 1.
+    """Routes of one workflow: its requests cut by tiers and then by workers.
 
-    `seats`: operator -> its workers, each with the fraction of its requests there.
+    Equal pieces are one route, and weights are scaled to sum to 1. `hosts`: operator -> tier -> its workers, each with
+    the fraction of its requests there.
     """
+    pieces: list[Piece] = [(1.0, {})]
+    for bag, fractions in bags:
+        parts: dict[Key, list[tuple[BagTiers, float]]] = {}
+        for tiers, fraction in sorted(fractions.items()):
+            places = dict(zip(bag.operators, tiers, strict=True))
+            if all((tier,) in hosts[name] for name, tier in places.items()):
+                parts.setdefault(tuple(places[name] for name in bag.separator), []).append((tiers, fraction))
+        cut = _cut(pieces, bag.separator, parts)
+        pieces = [(w, {**m, **dict(zip(bag.operators, tiers, strict=True))}) for w, m, tiers in cut]
+    names = sorted({name for bag, _ in bags for name in bag.operators}, key=problem.position.__getitem__)
     for name in names:
-        parts: dict[Hashable, list[tuple[str, float]]] = {}
-        for worker, share in seats.get(name, ()):
-            parts.setdefault(worker.tier, []).append((worker.name, share))
-        cut = _cut(pieces, lambda marks, name=name: marks[name], parts)  # type: ignore[misc]
-        pieces = [(weight, {**marks, name: at}) for weight, marks, at in cut]
+        at_workers = _cut(pieces, [name], hosts[name])
+        pieces = [(weight, {**marks, name: worker}) for weight, marks, worker in at_workers]
     weights: dict[tuple[str, ...], float] = {}
     for weight, marks in pieces:
         key = tuple(marks[name] for name in names)
@@ -253,22 +197,19 @@ def _routes(
         yield Route(weight / total, dict(zip(names, key, strict=True)))
 
 
-def _operator(problem: Problem, operator: Operator, chosen: str, workers: Sequence[PlannedWorker]) -> PlannedOperator:
-    """The operator with its variant, model, and batch sizes in the pools of its workers; no other figures."""
+def _operator(problem: Problem, operator: Operator, chosen: str, pools: Iterable[str]) -> PlannedOperator:
+    """The operator with its variant, model, and batch sizes in its pools; no other figures."""
     variant = operator.variant(chosen)
-    pools = dict.fromkeys(worker.pool for worker in workers)
-    batch = {pool: max(problem.times(operator.name, variant, pool)) for pool in pools}
-    delay_s, state = operator.batch_delay_s, operator.state
     return PlannedOperator(
         operator.name,
         operator.inputs,
         chosen,
-        batch,
+        {pool: max(problem.times(operator.name, variant, pool)) for pool in pools},
         0.0,
         {},
         {},
         {},
         variant.model,
-        batch_delay_s=delay_s,
-        state=state,
+        batch_delay_s=operator.batch_delay_s,
+        state=operator.state,
     )

@@ -160,7 +160,8 @@ def test_what_is_not_audited_is_refused(asked: Problem) -> None:
 
 
 def test_the_most_accurate_selection_is_the_cheapest_of_equals() -> None:
-    first = operator("first", ["camera"], variant("dear", {"gpu": 0.1}), variant("cheap", {"box": 0.01}))
+    sent = {"read": 1.0}
+    first = operator("first", ["camera"], variant("dear", {"gpu": 0.1}, sent), variant("cheap", {"box": 0.01}, sent))
     read = operator("read", ["first"], variant("a", {"box": 0.1}), variant("b", {"box": 0.2}), variant("c", {}))
     table = {("dear", "a"): 90.0, ("cheap", "a"): 95.0, ("cheap", "b"): 95.0, ("dear", "b"): 95.0, ("dear", "c"): 99.0}
     asked = problem(first, read, pools=[box(9), gpu(9)], accuracy=EndToEnd(("first", "read"), table))
