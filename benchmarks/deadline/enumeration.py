@@ -83,7 +83,7 @@ def _assignments(network: Network, selection: Mapping[str, str]) -> Iterator[tup
         for groups in itertools.product(*options):
             every = tuple(group for own in groups for group in own)
             cost = sum(group.count * network.usd_per_h[group.pool] for group in every)
-            yield cost, Assignment(cost, 0.0, bags, every)
+            yield cost, Assignment(cost, bags, every)
 
 
 def _staffed(

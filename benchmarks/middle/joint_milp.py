@@ -82,7 +82,7 @@ def solve_milp(
     if info.primal_solution_status != highspy.kSolutionStatusFeasible:
         return MilpResult("time_limit", None, bound, seconds)
     values = np.array(model.getSolution().col_value)
-    selection, assignment = milp.solution(values, float(info.objective_function_value), bound)
+    selection, assignment = milp.solution(values, float(info.objective_function_value))
     value = assignment.cost
     near = value - bound <= EQUAL * max(1.0, abs(value))
     return MilpResult(
@@ -144,7 +144,7 @@ class _JointMilp:
         model.passModel(self.rows.lp())
         return model
 
-    def solution(self, values: np.ndarray, value: float, bound: float) -> tuple[dict[str, str], Assignment]:
+    def solution(self, values: np.ndarray, value: float) -> tuple[dict[str, str], Assignment]:
         """The selection, and its assignment as plans are built from it, without workers that are not needed."""
         selection = {name: variant for (name, variant), column in self.z.items() if values[column] > 0.5}
         chosen = max(range(len(self.scenarios)), key=lambda s: sum(values[f] for f in self.f[s][0].values()))
@@ -158,7 +158,7 @@ class _JointMilp:
         groups = [Group(key[0], own, max(1, math.ceil(load[key] - USED))) for key, own in shares.items()]
         paid = sum(round(values[n]) * self.network.usd_per_h[pool] for (pool, _), n in self.n.items())
         needed = sum(group.count * self.network.usd_per_h[group.pool] for group in groups)
-        return selection, Assignment(value - paid + needed, bound, bags, tuple(groups))
+        return selection, Assignment(value - paid + needed, bags, tuple(groups))
 
     def _selection(self) -> None:
         scenarios = range(len(self.scenarios))

@@ -152,4 +152,4 @@ def _assignment(network: Network, partial: _Partial) -> Assignment:
         for name, staff in partial.staff.items()
         for pool, (count, share) in staff.items()
     )
-    return Assignment(partial.cost, -math.inf, tuple(bags), tuple(groups))
+    return Assignment(partial.cost, tuple(bags), tuple(groups))

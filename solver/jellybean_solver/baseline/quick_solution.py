@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, replace
 
 from jellybean_solver.baseline.selections import cheapest_selections, of_selection
@@ -102,7 +103,8 @@ def _plan(restriction: Problem, deadline: Deadline | None, clock: Clock, gap: fl
                 return plan
     with suppress(SolverError):
         options = SolveOptions(gap, clock.left(), clock.now, explained=False, deadline=deadline)
-        return solve_with(restriction, options).plan
+        # In a context of its own, as the time limit of the work around it has ended.
+        return Context().run(solve_with, restriction, options).plan
     return None
 
 

@@ -99,7 +99,8 @@ def _one_by_one(problem: Problem, options: SolveOptions) -> Baseline:
     total = sum((plan.cost for plan in plans), Cost())
     selection = {operator: variant for plan in plans for operator, variant in plan.selection.items()}
     ends = [plan.certificate.termination for plan in plans if not plan.certificate.is_optimal]
-    status, note, budget = (*ends, Termination.OPTIMAL)[0], "", problem.slo.budget_usd_per_h
+    status: str = (*ends, Termination.OPTIMAL)[0]
+    note, budget = "", problem.slo.budget_usd_per_h
     if budget is not None and total.total_usd_per_h > budget:
         usd, allowed = distinct_usd(total.total_usd_per_h, budget)
         status, note = "limit_broken", f"budget: {usd} USD/h is more than the {allowed} USD/h allowed"

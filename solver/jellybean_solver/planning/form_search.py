@@ -25,7 +25,7 @@ from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Termination, termin
 from jellybean_solver.planning.admission import by_priority
 from jellybean_solver.planning.many_workflows import DECOMPOSED_GAP, has_many_workflows
 from jellybean_solver.planning.solver import Solution
-from jellybean_solver.small.objectives import Fleet
+from jellybean_solver.small.tree_bounds import lagrangian, prices
 from jellybean_solver.time_limit import work_limit
 
 MOST_CHOICES = 512  # of one workflow: those of fewest forms. What the others cost at least is a bound of its own
@@ -250,7 +250,8 @@ def least_value(problem: Problem) -> float:
 
     The value is the cost in USD per hour, or what the accuracy lacks of 100 % where that is maximised.
     """
-    cost = Fleet(Network(problem)).cost_bound({})
+    network = Network(problem)
+    cost = lagrangian(network, network.demand({}), prices(network))
     if problem.objective is not Objective.MEAN_ACCURACY or cost == math.inf:
         return cost
     most = problem.accuracy.upper_bound({})

@@ -34,7 +34,6 @@ from jellybean_solver.planning.many_workflows import has_many_workflows, solve_m
 from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, certified, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.objectives import Fleet
 
 FREE_SHARE = 0.4  # of the time, for a plan without the limits of resources, which may be within them
 
@@ -227,11 +226,11 @@ class _DeadlineSolver:
 
     def propose(self, restriction: Restriction, budget: float) -> Plan | None:
         """As `Proposals` has it."""
-        fleet, target = Fleet(restriction.network(self.problem)), self.problem.accuracy_target
+        network, target = restriction.network(self.problem), self.problem.accuracy_target
         most = min(budget, self.budget)
         limit = self.limit.share(self.deadline.settings.proposal_share)
-        outcome = cheapest(fleet, target, gap=self.gap, clock=limit, budget=most)
-        return _planned(fleet.network, outcome) if outcome.found is not None else None
+        outcome = cheapest(network, target, gap=self.gap, clock=limit, budget=most)
+        return _planned(network, outcome) if outcome.found is not None else None
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
         """As `Proposals` has it."""

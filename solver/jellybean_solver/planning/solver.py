@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.dispatch import cheapest_large, is_large
@@ -15,11 +16,10 @@ from jellybean_solver.model.evaluate import Evaluation, evaluate
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.outcome import Clock, Outcome, Selection, Termination
+from jellybean_solver.outcome import Clock, Outcome, Termination
 from jellybean_solver.planning.infeasibility import Infeasibility, explain, explain_breaches
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.beam_search import BeamSearch
-from jellybean_solver.small.objectives import Cheapest, Fleet
 from jellybean_solver.small.routes import build_plan
 from jellybean_solver.time_limit import earlier, work_limit
 
@@ -52,32 +52,32 @@ def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: 
     def plan_of(changed: Problem) -> Plan | None:
         return cheapest_solution(changed, gap, limit, explained=False).plan
 
-    fleet = Fleet(Network(problem))
-    outcome = cheapest(fleet, problem.accuracy_target, gap=gap, clock=limit)
+    network = Network(problem)
+    outcome = cheapest(network, problem.accuracy_target, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        reasons = explain(fleet.network, limit, plan_of) if explained else None
+        reasons = explain(network, limit, plan_of) if explained else None
         return Solution(None, reasons, outcome.tried)
-    plan, evaluation = finish(fleet.network, outcome)
-    if evaluation.breaches and (affordable := _affordable(fleet, outcome, gap, limit)) is not None:
-        outcome, (plan, evaluation) = affordable, finish(fleet.network, affordable)
+    plan, evaluation = finish(network, outcome)
+    if evaluation.breaches and (affordable := _affordable(network, outcome, gap, limit)) is not None:
+        outcome, (plan, evaluation) = affordable, finish(network, affordable)
     plan = evaluation.checked(plan, within_budget=False)
     if evaluation.breaches:
         broken = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
-        reasons = explain_breaches(fleet.network, plan, evaluation, limit, plan_of) if explained else broken
+        reasons = explain_breaches(network, plan, evaluation, limit, plan_of) if explained else broken
         return Solution(None, reasons, outcome.tried)
     return Solution(plan, None, outcome.tried)
 
 
-def _affordable(fleet: Fleet, outcome: Outcome[Assignment], gap: float, limit: Clock) -> Outcome[Assignment] | None:
+def _affordable(network: Network, outcome: Outcome[Assignment], gap: float, limit: Clock) -> Outcome[Assignment] | None:
     """Search within the budget after a plan above it; None if no plan is within it, an error if that stays unknown."""
-    budget, target = fleet.network.problem.slo.budget_usd_per_h, fleet.network.problem.accuracy_target
+    budget, target = network.problem.slo.budget_usd_per_h, network.problem.accuracy_target
     if budget is None or outcome.bound > budget:
         return None
     within = outcome
-    if is_large(fleet.network):  # solved to a gap only: a cheaper plan may be within the budget
-        within = cheapest_large(fleet.network, target, fixed=None, gap=gap, clock=limit, budget=budget)
+    if is_large(network):  # solved to a gap only: a cheaper plan may be within the budget
+        within = cheapest_large(network, target, fixed=None, gap=gap, clock=limit, budget=budget)
         if within.found is not None:
             return within
     if not within.is_conclusive:
@@ -86,27 +86,29 @@ def _affordable(fleet: Fleet, outcome: Outcome[Assignment], gap: float, limit: C
 
 
 def cheapest(
-    fleet: Fleet,
+    network: Network,
     target: float | None,
     *,
-    fixed: Selection | None = None,
     gap: float,
     clock: Clock,
     running: RunningPlan | None = None,
     budget: float = math.inf,
+    assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> Outcome[Assignment]:
-    """The cheapest selection and assignment that reach the accuracy `target` with the variants in `fixed`.
+    """The cheapest selection and assignment that reach the accuracy `target`.
 
     With a `running` plan the cost (USD per hour) includes migration; `budget` limits the cost without migration.
     """
-    if is_large(fleet.network, fixed):
-        return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=clock, budget=budget, running=running)
+    if is_large(network):
+        return cheapest_large(network, target, fixed=None, gap=gap, clock=clock, budget=budget, running=running)
     search = BeamSearch(
-        Cheapest(fleet, running, budget),
-        target=target,
-        fixed=fixed,
-        clock=clock,
-        companion=ConcurrentMilp(fleet.network, target, fixed or {}, clock, running=running, budget=budget),
+        network,
+        target,
+        clock,
+        running=running,
+        budget=budget,
+        companion=ConcurrentMilp(network, target, {}, clock, running=running, budget=budget),
+        assignment=assignment,
     )
     return search.run()
 

@@ -33,7 +33,6 @@ from jellybean_solver.planning.solve import SolveOptions, solve, solve_within
 from jellybean_solver.planning.solver import Solution, cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
 from jellybean_solver.replanning.settings import LEAST_SAVED_SHARE
-from jellybean_solver.small.objectives import Fleet
 
 SAVING_TOLERANCE = 1e-6  # relative; a saving below it is a rounding error
 SEARCH_PART = 0.8  # of the time limit, for the search: the rest is for matching its plan's workers to the running ones
@@ -227,12 +226,13 @@ def _solved_beside(
         return solve_many(problem, search.gap, limit, explained=explained)  # migration is added afterwards
     budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
     outcome = cheapest(
-        Fleet(start.network, search.assignment),
+        start.network,
         problem.accuracy_target,
         gap=gap,
         clock=limit,
         running=start,
         budget=math.inf if budget is None else budget,
+        assignment=search.assignment,
     )
     if outcome.found is not None:
         plan, score = finish(start.network, outcome, start)

@@ -53,14 +53,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A solved assignment. `cost` and its lower bound `bound` in USD per hour, migration included.
+    """A solved assignment. `cost`: in USD per hour, migration included.
 
-    `bound` < `cost` if optimality is not proven. `uneven`: True if workers of a pool that hold the same operators may
-    have different loads, which are still to be balanced.
+    `uneven`: True if workers of a pool that hold the same operators may have different loads, which are still to be
+    balanced.
     """
 
     cost: float
-    bound: float
     bags: tuple[Mapping[BagTiers, float], ...]  # per bag of the network: tiers of its operators -> fraction
     groups: tuple[Group, ...]
     uneven: bool = False
@@ -102,7 +101,7 @@ def improve(
     """
     model = _Model(network, demand, moves=moves, matched=False, budget=cutoff)
     point = model.solve(SolveLimits(gap, time_limit_s))
-    return None if point.values is None else model.assignment(point, -math.inf)
+    return None if point.values is None else model.assignment(point)
 
 
 def assign(
@@ -118,36 +117,22 @@ def assign(
     """The cheapest assignment that costs at most `cutoff` (USD per hour), or the proof that there is none.
 
     If too many sets of models fit on one worker, only some are tried, and no lower bound is proven. With `moves` the
-    cost includes migration from a running plan; `budget` limits the cost without migration.
+    cost includes migration from a running plan; `budget` limits the cost without migration. The first program then
+    bounds migration per operator; the second, if that proves too little, has the cost of the best matching of workers.
     """
     model = _Model(network, demand, moves=moves, matched=False, settings=settings, budget=budget)
     point = model.solve(SolveLimits(time_limit_s=time_limit_s, cutoff=cutoff))
     bound = point.bound if model.all_largest else -math.inf
-    found = None if point.values is None else model.assignment(point, min(point.value, bound))
-    if moves is None or bound == math.inf:
-        return Attempt(found, bound if found is None else found.bound)
-    if found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound)):
-        return Attempt(found, found.bound)
-    matched = _Model(network, demand, moves=moves, settings=settings, budget=budget, least=bound)
-    return _matched(matched, Attempt(found, bound), cutoff, time_limit_s)
-
-
-def _matched(model: _Model, known: Attempt, cutoff: float, time_limit_s: float | None) -> Attempt:
-    """An assignment cheaper than the known one, or the proof that there is none, within the node limit.
-
-    `model`: program with the migration cost of the best matching of workers; `known`: result of the program that only
-    bounds this cost per operator.
-    """
-    best, bound = known.assignment if known.value <= cutoff else None, known.bound
-    if model.all_largest:
-        below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
-        point = model.solve(SolveLimits(0.0, time_limit_s, below, model.settings.matching_nodes))
-        bound = max(bound, point.bound)  # inf: nothing is cheaper than `best`
-        if point.values is not None:
-            best = model.assignment(point, -math.inf)
-    if best is None:
-        return Attempt(None, bound)
-    return Attempt(replace(best, bound=min(best.cost, bound)), min(best.cost, bound))
+    best = None if point.values is None else model.assignment(point)
+    if moves is not None and bound < math.inf and (best is None or best.cost - bound > SPARE * max(1.0, abs(bound))):
+        best = best if best is not None and best.cost <= cutoff else None
+        matched = _Model(network, demand, moves=moves, settings=settings, budget=budget, least=bound)
+        if matched.all_largest:
+            below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
+            point = matched.solve(SolveLimits(0.0, time_limit_s, below, settings.matching_nodes))
+            bound = max(bound, point.bound)  # inf: nothing is cheaper than `best`
+            best = best if point.values is None else matched.assignment(point)
+    return Attempt(best, bound if best is None else min(best.cost, bound))
 
 
 def relax(network: Network, demand: Demand) -> Relaxation:
@@ -182,6 +167,7 @@ class _Model(WorkerGroups):
         self.network, self.packed, self.settings = network, packed, settings
         self.moves, self.matched = moves, matched
         self.all_largest = True
+        self.arranged: dict[str, LoadCosts] = {}  # pools whose workers are matched to running ones after the solve
         self.flows = add_flows(self.program, network, demand)
         self.scarcity_rows: dict[str, int] = {}
         for pool in network.pools:
@@ -203,43 +189,33 @@ class _Model(WorkerGroups):
             return point
         return ProgramSolution(None, math.inf, math.inf if point.bound > cutoff else point.bound)
 
-    def assignment(self, point: ProgramSolution, bound: float) -> Assignment:
+    def assignment(self, point: ProgramSolution) -> Assignment:
         """The assignment of a point; fractions below the feasibility tolerance are dropped."""
-        values = [] if point.values is None else point.values.tolist()
-        cost = point.value
+        values, cost = [] if point.values is None else point.values.tolist(), point.value
         bags = tuple(
             {tiers: values[column] for tiers, column in fractions.items() if values[column] > FEASIBILITY_TOLERANCE}
             for fractions in self.flows.fractions
         )
-        groups: list[Group] = []
         served: dict[tuple[str, int], dict[str, float]] = {key: {} for key in self.counts}
         for (name, pool, number), column in self.shares.items():
             if values[column] > FEASIBILITY_TOLERANCE:
                 served[pool, number][name] = values[column]
+        groups: list[Group] = []
         for (pool, number), column in self.counts.items():
             counted, shares = round(values[column]), served[pool, number]
             count = counted if shares else 0
-            if shares and not self._is_arranged(pool):
+            if shares and pool not in self.arranged:
                 # A program that stopped at a gap, or workers of price 0, may give more workers than needed.
                 needed = sum(share * self.demand.workers[name][pool] for name, share in shares.items())
                 count = min(counted, max(1, math.ceil(needed - SPARE)))
             cost -= (counted - count) * self.network.usd_per_h[pool]
             if shares:
                 groups.append(Group(pool, shares, count))
-        if self.moves is None:
-            return Assignment(cost, bound, bags, tuple(groups))
-        settled = [group for group in groups if not self._is_arranged(group.pool)]
-        for pool, costs in self.moving.items():
-            if self._is_arranged(pool):
-                singles, usd_per_h = self._arranged(pool, [group for group in groups if group.pool == pool], self.moves)
-                settled += singles
-                cost += usd_per_h - sum(cost * values[column] for column, cost in costs.items())
-        return Assignment(cost, bound, bags, tuple(settled), uneven=True)
-
-    def _is_arranged(self, pool: str) -> bool:
-        """True if workers of this pool must still be matched to running ones, because the program did not do it."""
-        shared = self.network.problem.pool_by_name[pool].sharing is Sharing.SHARED
-        return shared and not self.matched and pool in self.moving
+        for pool, moves in self.arranged.items():
+            singles, usd_per_h = self._arranged(pool, [group for group in groups if group.pool == pool], moves)
+            groups = [group for group in groups if group.pool != pool] + singles
+            cost += usd_per_h - sum(price * values[column] for column, price in self.moving[pool].items())
+        return Assignment(cost, bags, tuple(groups), uneven=self.moves is not None)
 
     def _arranged(self, pool: str, groups: list[Group], moves: LoadCosts) -> tuple[list[Group], float]:
         """Groups split into single workers matched to running ones, and the USD per hour that this adds."""
@@ -312,6 +288,8 @@ class _Model(WorkerGroups):
                 add_moves_by_set(self, pool.name, hosts.sets, moves)
             elif moves is not None:
                 add_least_loads(self, pool.name, busy, moves)
+                if not exclusive:
+                    self.arranged[pool.name] = moves
         together = [count for (own, _), count in self.counts.items() if own == pool.name]
         if exclusive or len(together) > 1:
             self.scarcity_rows[pool.name] = self.program.row(-math.inf, pool.count, together)

@@ -18,10 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
-from jellybean_solver.small.assignment import Assignment, Attempt
-from jellybean_solver.small.objectives import Cheapest
+from jellybean_solver.small.assignment import Assignment, Attempt, assign, relax
 from jellybean_solver.small.settings import DEFAULT_SETTINGS, BeamSettings
+from jellybean_solver.small.tree_bounds import lagrangian, prices
 
 
 class Companion(Protocol):
@@ -56,24 +59,27 @@ class _Open:
 
 
 class BeamSearch:
-    """One search. `target`: required accuracy; `fixed`: operator -> variant that the search must use.
+    """One search for the cheapest selection, in USD per hour. `target`: required accuracy.
 
-    `companion`: not yet started; this search starts it when useful, and closes it at its own end.
+    With a `running` plan the cost includes migration from it, which does not count in `budget`. `companion`: not yet
+    started; this search starts it when useful, and closes it at its own end.
     """
 
     def __init__(
         self,
-        objective: Cheapest,
-        *,
+        network: Network,
         target: float | None = None,
-        fixed: Selection | None = None,
-        clock: Clock | None = None,
+        clock: Clock = Clock(),
+        *,
+        running: RunningPlan | None = None,
+        budget: float = math.inf,
         companion: Companion | None = None,
         settings: BeamSettings = DEFAULT_SETTINGS,
+        assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
     ) -> None:
-        self.network, self.objective, self.companion = objective.fleet.network, objective, companion
-        self.target, self.fixed = target, fixed or {}
-        self.settings, self.clock = settings, clock or Clock()
+        self.network, self.target, self.clock, self.companion = network, target, clock, companion
+        self.running, self.budget, self.settings, self.assignment = running, budget, settings, assignment
+        self.multipliers = [prices(network)]  # then those of the last relaxation
         self.order = tuple(reversed(self.network.names))
         self.heap: list[_Open] = []
         self.best = Attempt(None, math.inf)
@@ -115,15 +121,13 @@ class BeamSearch:
     def _step(self, entry: _Open) -> None:
         """Process the open selection of lowest bound: improve its bound, extend it, or solve it."""
         if not entry.refined:  # duals of later relaxations may give a better bound than when it was pushed
-            entry = replace(entry, bound=max(entry.bound, self.objective.bound(entry.chosen)))
+            entry = replace(entry, bound=max(entry.bound, self._bound(entry.chosen)))
         if self.heap and self.heap[0] < entry:
             self._push(entry)
         elif len(entry.ranks) < len(self.order):
             self._dive(entry)
         elif not entry.refined:
-            self.programs += 1
-            bound = max(entry.bound, self.objective.refine(entry.chosen))
-            self._push(replace(entry, bound=bound, refined=True))
+            self._push(replace(entry, bound=max(entry.bound, self._refined_bound(entry.chosen)), refined=True))
         else:
             self._solve(entry)
 
@@ -148,7 +152,7 @@ class BeamSearch:
         """Solve the companion's selection again, so that the plan does not depend on which search found it."""
         if self.is_companions and self.best_selection is not None and self.clock.left() != 0.0:
             most = self.best.value + VALUE_TOLERANCE * max(1.0, abs(self.best.value))
-            attempt = self.objective.solve(self.best_selection, most, self.clock.left())
+            attempt = self._assign(self.best_selection, most)
             self.best = self.best if attempt.assignment is None else attempt
 
     @property
@@ -176,8 +180,6 @@ class BeamSearch:
     def _children(self, entry: _Open) -> Iterator[_Open]:
         name = self.order[len(entry.ranks)]
         for rank, variant in enumerate(self.network.runnable[name]):
-            if self.fixed.get(name, variant) != variant:
-                continue
             child = self._open((*entry.ranks, rank), {**entry.chosen, name: variant})
             if child is not None and child.bound < self.cutoff:
                 yield child
@@ -190,8 +192,8 @@ class BeamSearch:
                 reach = model.value(chosen)
             if reach is None or reach < self.target - ACCURACY_SLACK:
                 return None
-        bound = self.objective.bound(chosen)
-        if math.isinf(bound) and bound > 0:
+        bound = self._bound(chosen)
+        if bound == math.inf:
             return None
         return _Open(bound, -reach if reach is not None else math.inf, ranks, False, chosen)
 
@@ -202,7 +204,37 @@ class BeamSearch:
     def _solve(self, entry: _Open) -> None:
         self.tried += 1
         self.programs += 1
-        attempt = self.objective.solve(entry.chosen, self.cutoff, self.clock.left())
+        attempt = self._assign(entry.chosen, self.cutoff)
         if attempt.value < self.cutoff:
             self.best, self.best_selection, self.is_companions = attempt, entry.chosen, False
         self.unsolved = min(self.unsolved, max(entry.bound, attempt.bound))
+
+    def _bound(self, partial: Selection) -> float:
+        """A quick lower bound on the objective of all completions; inf if none is feasible within the budget."""
+        demand = self.network.demand(partial)
+        return self._with_moves(max(lagrangian(self.network, demand, own) for own in self.multipliers), partial)
+
+    def _refined_bound(self, selection: Selection) -> float:
+        """The LP lower bound for a complete selection; its duals improve later bounds."""
+        self.programs += 1
+        relaxation = relax(self.network, self.network.demand(selection))
+        if relaxation.multipliers is not None:
+            self.multipliers[1:] = [relaxation.multipliers]
+        return self._with_moves(relaxation.value, selection)
+
+    def _with_moves(self, cost: float, partial: Selection) -> float:
+        if cost > self.budget * (1 + VALUE_TOLERANCE):
+            return math.inf
+        return cost if self.running is None else cost + self.running.least_usd_per_h(partial)
+
+    def _assign(self, selection: Selection, cutoff: float) -> Attempt:
+        """Solve the exact assignment of a selection; assignments with an objective above `cutoff` are not searched."""
+        return assign(
+            self.network,
+            self.network.demand(selection),
+            cutoff=cutoff,
+            time_limit_s=self.clock.left(),
+            moves=None if self.running is None else self.running.moves(selection),
+            budget=self.budget,
+            settings=self.assignment,
+        )

@@ -70,7 +70,7 @@ class Staff:
             groups += seated
         price = self.joint_lp.network.usd_per_h
         cost += sum(price[group.pool] * group.count for group in groups)
-        return Assignment(cost, -math.inf, bags, tuple(groups))
+        return Assignment(cost, bags, tuple(groups))
 
     @property
     def idle(self) -> Floats:

@@ -13,9 +13,9 @@ from tests.support.small_problems import box, operator, problem, variant
 def test_a_plan_that_the_search_itself_finds_is_not_of_a_thread() -> None:
     asked = problem(operator("o", ["camera"], variant("v", {"box": 0.1})), pools=[box(2)])
     incumbent = Incumbent(Network(asked), None, math.inf, 0.01, None)
-    assert incumbent.take({"o": "v"}, Assignment(3.0, 0.0, (), ()), of_thread=True)
+    assert incumbent.take({"o": "v"}, Assignment(3.0, (), ()), of_thread=True)
     assert incumbent.of_thread
-    assert not incumbent.take({"o": "v"}, Assignment(4.0, 0.0, (), ()))
+    assert not incumbent.take({"o": "v"}, Assignment(4.0, (), ()))
     assert incumbent.of_thread and incumbent.cost == 3.0
-    assert incumbent.take({"o": "v"}, Assignment(2.0, 0.0, (), ()))
+    assert incumbent.take({"o": "v"}, Assignment(2.0, (), ()))
     assert not incumbent.of_thread and incumbent.goal() == 2.0 * 0.99

@@ -23,7 +23,6 @@ from jellybean_solver import (
     to_document,
 )
 from jellybean_solver.small.beam_search import BeamSearch
-from jellybean_solver.small.objectives import Cheapest, Fleet
 from jellybean_solver.small.settings import BeamSettings
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
@@ -54,7 +53,7 @@ def test_the_same_problem_has_the_same_plan() -> None:
 @pytest.mark.parametrize("beam_width", [1, 2, 100])
 def test_the_beam_changes_the_effort_not_the_answer(beam_width: int) -> None:
     network = Network(vqa_problem(80.0, 57.0))
-    outcome = BeamSearch(Cheapest(Fleet(network)), target=57.0, settings=BeamSettings(width=beam_width)).run()
+    outcome = BeamSearch(network, 57.0, settings=BeamSettings(width=beam_width)).run()
 
     assert outcome.value == pytest.approx(26.7314, abs=5e-5)
     assert outcome.gap == 0
