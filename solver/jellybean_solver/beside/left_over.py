@@ -107,7 +107,7 @@ class _Most:
                 self.loads[worker] = max(load, self.loads[worker])
             for ends, share in zip(table.links, (table.sent @ weights).tolist(), strict=True):
                 usable = problem.usable_bytes_per_s(problem.link_by_tiers[ends]) or 0.0
-                sent = share * usable * problem.sites.get(ends[0], 1)
+                sent = share * usable * problem.sites_of(ends[0])
                 self.carried[ends] = max(sent, self.carried.get(ends, 0.0))
 
 
@@ -123,8 +123,8 @@ def _links(problem: Problem, links: Iterable[Link], carried: Mapping[tuple[str, 
         if limit is None or usable is None:
             yield link
             continue
-        sites = problem.sites.get(link.upstream_tier, 1)
-        left = 1.0 - carried.get((link.upstream_tier, link.downstream_tier), 0.0) / sites / usable
+        sites = problem.sites_of(link.upstream_tier)
+        left = 1.0 - carried.get(link.tiers, 0.0) / sites / usable
         if left > LEAST_BANDWIDTH:
             yield replace(link, bandwidth_bytes_per_s=limit * left)
 

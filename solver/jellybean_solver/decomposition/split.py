@@ -103,10 +103,8 @@ def _targets(workflow: Workflow, margin: float) -> Slo:
 
 
 def _common_links(problem: Problem, parts: Sequence[Problem]) -> tuple[Tiers, ...]:
-    users = Counter((link.upstream_tier, link.downstream_tier) for part in parts for link in part.links)
-    limited = (
-        (link.upstream_tier, link.downstream_tier) for link in problem.links if link.bandwidth_bytes_per_s is not None
-    )
+    users = Counter(link.tiers for part in parts for link in part.links)
+    limited = (link.tiers for link in problem.links if link.bandwidth_bytes_per_s is not None)
     return tuple(ends for ends in limited if users[ends] > 1)
 
 

@@ -61,7 +61,7 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     budget = problem.slo.budget_usd_per_h if problem.objective is Objective.MEAN_ACCURACY else None
     left = None if budget is None else budget - problem.unit_usd_per_h(pool)
     slo = replace(problem.slo, budget_usd_per_h=left)
-    each = problem.sites.get(pool.tier, 1)
+    each = problem.sites_of(pool.tier)
     most = {name: limit - each * pool.uses.get(name, 0.0) for name, limit in problem.most.items()}
     operators = tuple(operator.with_variants(lambda own: _twice(own, pool)) for operator in problem.operators)
     return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo, most=most)

@@ -112,7 +112,7 @@ class PlanArrivals:
         Round robin passes on the worker's share of the stream's variation.
         """
         rate = self.plan.operator_by_name[name].rate_per_s
-        sites, stream = self.plan.sites.get(worker.tier, 1), self.stream_of[name]
+        sites, stream = self.plan.sites_of(worker.tier), self.stream_of[name]
         share = min(1.0, worker.rates_per_s[name] * sites / rate) if rate > 0 else 0.0
         return self.source_roughness[stream] * share + self.site_roughness(stream, sites, share, worker.load)
 

@@ -78,7 +78,7 @@ class Stations:
         return found | {worker.name: self._of(worker, pieces[worker.name], late[worker.name]) for worker in delayed}
 
     def _of(self, worker: PlannedWorker, pieces: list[WorkStream], late: float = 0.0) -> Station:
-        share, sites = self._share[worker.name], self.plan.sites.get(worker.tier, 1)
+        share, sites = self._share[worker.name], self.plan.sites_of(worker.tier)
         used, behind = self._used[worker.name], self._grow[worker.name]
         return self._station(pieces, share, worker.load, used, sites, behind=behind, late=late)
 
@@ -213,7 +213,7 @@ class Stations:
                         come_by[upstream, downstream] = come_by.get((upstream, downstream), False) | (each == number)
         found = {}
         for tiers, own in pieces.items():
-            sites = self.plan.sites.get(tiers[0], 1)
+            sites = self.plan.sites_of(tiers[0])
             load = sum(piece.per_s * piece.seconds for piece in own) / sites
             share = float(self.table.weight[come_by[tiers]].sum())
             found[tiers] = self._station(own, share, load, min(MOST_UTILISATION, load), sites)

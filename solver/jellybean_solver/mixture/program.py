@@ -328,7 +328,7 @@ class MixProgram:
         self.program.limit_cost(self.goal.budget, unlimited)
         for name, most in self.goal.most.items():
             problem = self.network.problem
-            each = {one.name: one.uses.get(name, 0.0) * problem.sites.get(one.tier, 1) for one in problem.pools}
+            each = {one.name: one.uses.get(name, 0.0) * problem.sites_of(one.tier) for one in problem.pools}
             columns = [*self.workers.counts.values(), *self.flow.taken.tolist()]
             uses = [each[pool] for pool, _ in self.workers.counts]
             uses += [way.uses.get(name, 0.0) for way in self.table.ways]

@@ -191,7 +191,7 @@ class Capacity:
         problem, busy, pools = self.problem, self.most.busy, self.network.pools
         full = [pool for pool in pools if busy[pool.name] > FULL * pool.count]
         if len(full) == len(pools) > MOST_NAMED:
-            workers = sum(pool.count * problem.sites.get(pool.tier, 1) for pool in full)
+            workers = sum(pool.count * problem.sites_of(pool.tier) for pool in full)
             yield f"full pools: all {len(full)}, with {workers} workers"
             return
         if full:
@@ -213,7 +213,7 @@ class Capacity:
 
     def _link_text(self, tiers: Tiers) -> str:
         """A link with its bandwidth: `edge -> cloud (4 Mbit/s)`."""
-        sites = self.problem.sites.get(tiers[0], 1)
+        sites = self.problem.sites_of(tiers[0])
         each = "" if sites == 1 else f" from each of {sites:,} sites"
         bandwidth = self.network.bandwidth[tiers] / sites
         return f"{tiers[0]} -> {tiers[1]} ({plain_text(bandwidth * 8e-6, 4)} Mbit/s{each})"

@@ -126,8 +126,8 @@ def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
 def _of_fleet(problem: Problem) -> Iterator[Requirement]:
     for link in problem.links:
         if link.bandwidth_bytes_per_s is not None:
-            ends = (link.upstream_tier, link.downstream_tier)
-            link_of = "each link" if problem.sites.get(ends[0], 1) > 1 else "the link"
+            ends = link.tiers
+            link_of = "each link" if problem.sites_of(ends[0]) > 1 else "the link"
             words = f"the {plain_text(link.bandwidth_bytes_per_s * 8e-6)} Mbit/s of {link_of} {ends[0]} -> {ends[1]}"
             yield Requirement(RequirementKind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
     for pool in problem.pools:
@@ -201,7 +201,7 @@ def _enough(problem: Problem, name: str) -> int:
 
 def _workers_alone(problem: Problem, pool: str) -> dict[str, int]:
     """Operator -> the workers of a pool that it needs at most, if it runs there alone."""
-    rates, sites = plain(problem, max).rate_per_s, problem.sites.get(problem.pool_by_name[pool].tier, 1)
+    rates, sites = plain(problem, max).rate_per_s, problem.sites_of(problem.pool_by_name[pool].tier)
     found: dict[str, int] = {}
     for operator in problem.operators:
         known = [variant.service.get(pool, {}) for variant in operator.variants]
@@ -250,7 +250,7 @@ def _link(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
     links = tuple(
         replace(link, bandwidth_bytes_per_s=_finite(value)) if ends == subjects else link
         for link in problem.links
-        for ends in [(link.upstream_tier, link.downstream_tier)]
+        for ends in [link.tiers]
     )
     return replace(problem, links=links)
 

@@ -21,7 +21,7 @@ def unused_usd(
     """
     found = 0.0
     counts = [Counter(worker.pool for worker in plan.workers) for plan in plans]
-    prices = {w.pool: w.price_usd_per_h * plan.sites.get(w.tier, 1) for plan in plans for w in plan.workers}
+    prices = {w.pool: w.price_usd_per_h * plan.sites_of(w.tier) for plan in plans for w in plan.workers}
     for pool, unit_s in billing_s.items():
         needed = [count[pool] for count in counts]
         for level in range(1, max(needed, default=0) + 1):

@@ -14,7 +14,7 @@ class Links:
 
     def __init__(self, plan: Plan, observer: Observer | None) -> None:
         self._observer = observer
-        self._links = {(link.upstream_tier, link.downstream_tier): link for link in plan.links}
+        self._links = {link.tiers: link for link in plan.links}
         self._idle_s: dict[tuple[str, int, str], float] = {}
         edges = [edge for operator in plan.operators for edge in operator.inputs]
         self._bytes = {

@@ -68,7 +68,7 @@ def replay(
     SolverError if sources of one stream differ in rate.
     """
     streams = request_streams(plan)
-    sites = {source.name: plan.sites.get(source.tier, 1) for source in plan.sources}
+    sites = {source.name: plan.sites_of(source.tier) for source in plan.sources}
     trace = _in_all(_with_audits(trace, plan), sites)
     for stream in streams:
         _check_equal(trace, [source.name for source in stream.sources])

@@ -142,7 +142,7 @@ class _Simulation:
         self._stations = {
             name: self._station(planned, site, workers[name])
             for planned in plan.workers
-            for site in range(plan.sites.get(planned.tier, 1))
+            for site in range(plan.sites_of(planned.tier))
             for name in [worker_at(plan.sites, planned.tier, planned.name, site)]
         }
         self._links = Links(plan, observer)
@@ -339,7 +339,7 @@ class _Simulation:
         for station in self._stations.values():
             busy_s[station.name] += station.busy_s
         length_s = self._window.length_s
-        window_s = {w.name: length_s * self._plan.sites.get(w.tier, 1) for w in self._plan.workers}
+        window_s = {w.name: length_s * self._plan.sites_of(w.tier) for w in self._plan.workers}
         utilisation = {name: seconds / window_s[name] if length_s else 0.0 for name, seconds in busy_s.items()}
         return result_of(self._requests, utilisation, length_s, complete=self._complete)
 

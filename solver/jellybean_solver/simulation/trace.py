@@ -125,9 +125,9 @@ def _busy(trace: RateTrace, loads: Sequence[Mapping[str, float]]) -> list[bool]:
 
 def copies(plan: Plan) -> dict[str, int]:
     """Number of sites that have each worker and link of the plan."""
-    found = {worker.name: plan.sites.get(worker.tier, 1) for worker in plan.workers}
+    found = {worker.name: plan.sites_of(worker.tier) for worker in plan.workers}
     for link in plan.links:
-        found[f"{link.upstream_tier}->{link.downstream_tier}"] = plan.sites.get(link.upstream_tier, 1)
+        found[f"{link.upstream_tier}->{link.downstream_tier}"] = plan.sites_of(link.upstream_tier)
     return found
 
 
@@ -156,7 +156,7 @@ def _loads_at_one(plan: Plan, stream: RequestStream, carried: Sequence[Flow]) ->
             if name in stream.operators
         ]
         loads[worker.name] = sum(rate * o.mean_request_s(worker.pool) for o, rate in own) / stream.rate_per_s
-    bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
+    bandwidth = {link.tiers: link.bandwidth_bytes_per_s for link in plan.links}
     for flow in carried:
         limit = bandwidth.get((flow.upstream_tier, flow.downstream_tier))
         if flow.crosses and flow.downstream in stream.operators and limit:
