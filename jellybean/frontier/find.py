@@ -28,7 +28,6 @@ from jellybean_solver import (
     cost_accuracy,
     cost_mean_accuracy,
     cost_rate,
-    deadline_s,
     evaluate,
     limited,
     work_limit,
@@ -132,7 +131,7 @@ def find_frontier(
             return "time ended before its p99 latency was simulated"
         return check_latency(plan, problem)
 
-    count = points or (POINTS if deadline_s(problem) is None else TIMED_POINTS)
+    count = points or (POINTS if problem.deadline_s is None else TIMED_POINTS)
     clock = limit.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE)
     solver = TimedSolver(clock, 2 * count * moved.is_mean)
     wanted, search = _wanted(moved, solver), cost_accuracy

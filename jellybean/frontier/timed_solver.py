@@ -14,7 +14,6 @@ from jellybean_solver import (
     Problem,
     Solution,
     SolveOptions,
-    deadline_s,
     has_many_workflows,
     limited,
     limited_to,
@@ -68,7 +67,7 @@ def _settled(problem: Problem, solution: Solution) -> Solution:
     Other plans are checked afterwards.
     """
     weighs = not problem.may_mix
-    plan, is_timed = solution.plan, bool(soft_targets(problem)) if weighs else deadline_s(problem) is not None
+    plan, is_timed = solution.plan, bool(soft_targets(problem)) if weighs else problem.deadline_s is not None
     if plan is None or not is_timed:
         return solution
     settled = settle(problem, solution, nearest=False, weigh=weighs)

@@ -38,7 +38,6 @@ from jellybean_solver import (
     Problem,
     RequestFigures,
     StopSimulationError,
-    deadlines_s,
     json_values,
     judged_losses,
     limited_to,
@@ -170,7 +169,7 @@ def _predicted(plan: Plan, samples: Sequence[_Sample], wanted: int) -> Mapping[s
 
 def _estimated(plan: Plan) -> Figures:
     """Figures of no request: p99 latencies in closed form, also of workflows without a target."""
-    targeted = with_deadlines(plan, {name: own or 1.0 for name, own in deadlines_s(plan).items()})
+    targeted = with_deadlines(plan, {name: own or 1.0 for name, own in plan.deadlines_s.items()})
     nan = math.nan
     return {
         name: RequestFigures(0, 0, nan, nan, nan, nan, p99_s, ()) for name, p99_s in p99_by_workflow(targeted).items()
@@ -298,7 +297,7 @@ def _busiest(plan: Plan) -> str:
 
 def latency_targets(plan: Plan) -> Targets:
     """Workflow -> hard p99 latency target in seconds; a single workflow has the empty name."""
-    return {name: target_s for name, target_s in deadlines_s(plan).items() if target_s is not None}
+    return {name: target_s for name, target_s in plan.deadlines_s.items() if target_s is not None}
 
 
 def judged_latency(plan: Plan) -> Judged | None:
@@ -308,7 +307,7 @@ def judged_latency(plan: Plan) -> Judged | None:
     if not targets_s:
         return None
     predicted = predicted_p99(plan)
-    return Judged(plan, {name: predicted[name] for name in deadlines_s(plan) if name in targets_s}, targets_s)
+    return Judged(plan, {name: predicted[name] for name in plan.deadlines_s if name in targets_s}, targets_s)
 
 
 def judged_so_far(plan: Plan) -> Judged | None:

@@ -37,7 +37,6 @@ from jellybean_solver import (
     Termination,
     TooManyWaysError,
     baselines,
-    deadline_s,
     is_large,
     kinds_text,
     limited_work,
@@ -97,7 +96,7 @@ def _plan_at_least_cost(
 ) -> Planned:
     """The cheapest plan, or the one of the highest mean accuracy, that meets the targets."""
     problem, started = build_problem(project), time.perf_counter()
-    is_timed = deadline_s(problem) is not None or bool(soft_targets(problem))
+    is_timed = problem.deadline_s is not None or bool(soft_targets(problem))
     percent = CHEAPEST_PERCENT if is_timed else BASELINES_PERCENT
 
     def searched(done: float, total: float, label: str) -> None:

@@ -30,7 +30,6 @@ from jellybean_solver import (
     Verdict,
     as_planned,
     change,
-    deadline_s,
     in_true_prices,
     is_by_ways,
     is_worthwhile,
@@ -124,7 +123,7 @@ def replan_project(
             return search_or_rule(problem, SolveOptions(gap, clock.left(), time.monotonic), clock).plan
 
         search = SearchSettings(gap, None, time.monotonic, missed=missed, instead=instead)
-        is_timed = bool(soft_targets(problem)) or deadline_s(problem) is not None
+        is_timed = bool(soft_targets(problem)) or problem.deadline_s is not None
         search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if is_timed else clock.left()
         progress(1, 3, "best change")
         decision = replan(problem, before, settings, replace(search, time_limit_s=search_s))

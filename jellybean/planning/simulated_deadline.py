@@ -35,8 +35,6 @@ from jellybean_solver import (
     SolveOptions,
     SolverError,
     Termination,
-    deadline_s,
-    deadline_shares,
     has_many_workflows,
     is_large,
     least_latency_s,
@@ -93,7 +91,7 @@ def in_time(
     If none meets it, the least target that a plan meets is sought. `thorough=False` tries only a few plans, simulates
     each once and leaves the second search out, as `nearest=False` does. `time_limit_s` includes the simulations.
     """
-    target_s, plan, refused = deadline_s(problem), cheapest.plan, cheapest.infeasibility
+    target_s, plan, refused = problem.deadline_s, cheapest.plan, cheapest.infeasibility
     reasons = () if refused is None else refused.reasons
     if plan is None or target_s is None:
         return Planned(problem, cheapest, reasons)
@@ -131,13 +129,13 @@ class _Search:
 
     def __init__(self, problem: Problem, solve: Solve, clock: Clock, late: Judged, progress: Progress) -> None:
         self.problem, self.solve, self.clock, self.progress = problem, solve, clock, progress
-        self.target_s, self.ended_by = deadline_s(problem) or 0.0, ""
+        self.target_s, self.ended_by = problem.deadline_s or 0.0, ""
         self.low_s = max(self.target_s, least_latency_s(problem))
         self.fastest, self.fastest_s, self.simulated = late.plan, late.share * self.target_s, 1
 
     def solution(self, problem: Problem, settings: DeadlineSettings, most: int) -> Solution:
         """The best plan under the problem's targets. `most`: simulations of each plan."""
-        longest_s = deadline_s(problem) or 0.0
+        longest_s = problem.deadline_s or 0.0
 
         def tried(done: float, total: float) -> None:
             self.progress(done, 2 * total, self.summary)
@@ -168,7 +166,7 @@ class _Search:
         """
         if self.problem.objective is Objective.COST or not self.problem.may_mix:
             self._narrow()
-        plan, shares = self.fastest, deadline_shares(self.problem)
+        plan, shares = self.fastest, self.problem.deadline_shares
         predicted = predicted_p99(stressed(plan))
         seconds = max((predicted[name].p99_s / shares[name] for name in latency_targets(plan)), default=math.inf)
         if math.isinf(seconds):
@@ -232,7 +230,7 @@ def with_longest_target(problem: Problem, seconds: float) -> Problem:
 
     Rounded up as `--set` options are printed, so that the option gives the same problem.
     """
-    shares = deadline_shares(problem)
+    shares = problem.deadline_shares
     return with_deadlines(problem, {name: rounded_up(DURATION, share * seconds) for name, share in shares.items()})
 
 

@@ -40,7 +40,6 @@ from jellybean_solver import (
     Solution,
     SolverError,
     Termination,
-    deadline_s,
     termination_of,
     with_deadlines,
 )
@@ -134,7 +133,7 @@ class SoftSearch:
             self.progress(part, SHARES, f"p99 within {within}: {so_far}")
 
         hard = with_deadlines(self.problem, targets_s)
-        deadline = Deadline(deadline_s(hard) or 0.0, self._judge, SOFT_SETTINGS, tell, lambda: self.worth)
+        deadline = Deadline(hard.deadline_s or 0.0, self._judge, SOFT_SETTINGS, tell, lambda: self.worth)
         try:
             solution = self.solve(hard, deadline, self.clock.share(TARGET_SHARE).left())
         except SolverError as error:

@@ -77,10 +77,6 @@ from .model.audit import Audit as Audit
 from .model.audit import PlannedAudit as PlannedAudit
 from .model.audit import audit_name as audit_name
 from .model.audited_problem import with_audit as with_audit
-from .model.deadline_shares import deadline_s as deadline_s
-from .model.deadline_shares import deadline_shares as deadline_shares
-from .model.deadline_shares import deadlines_s as deadlines_s
-from .model.deadline_shares import with_deadlines as with_deadlines
 from .model.distributions import quantile_mean as quantile_mean
 from .model.distributions import quantile_points as quantile_points
 from .model.evaluate import evaluate as evaluate
@@ -112,6 +108,7 @@ from .model.model_ref import PythonRef as PythonRef
 from .model.multi_workflow import combine_workflows as combine_workflows
 from .model.multi_workflow import of_one_selection as of_one_selection
 from .model.multi_workflow import restricted as restricted
+from .model.multi_workflow import with_deadlines as with_deadlines
 from .model.multi_workflow import with_slos as with_slos
 from .model.plan import Certificate as Certificate
 from .model.plan import Cost as Cost

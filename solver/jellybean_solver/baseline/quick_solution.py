@@ -19,7 +19,6 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.mixture.seats import TIE
-from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.forms import without_forms
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
@@ -62,7 +61,7 @@ def quick_solution(
     """
     if has_many_workflows(problem):
         return None
-    whole, p99_s = without_forms(problem), deadline_s(problem)
+    whole, p99_s = without_forms(problem), problem.deadline_s
     plan = _first_plan(whole, None, clock if p99_s is None else clock.share(settings.share), settings)
     if plan is not None and p99_s is not None and not latency(plan).meets(p99_s):
         plan = _first_plan(whole, Deadline(p99_s), clock, settings) or plan

@@ -23,7 +23,6 @@ from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.guaranteed_jobs import guaranteed_jobs, least_link_s, least_run_s
 from jellybean_solver.model.critical_path import earliest_completion_times
-from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.forms import choices, in_forms, number_of_choices
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
@@ -64,7 +63,7 @@ def least_latency_s(problem: Problem) -> float:
     completed_s = earliest_completion_times(problem.operators, fastest_s, transfer_s, sources)
     least_s = 0.0
     for name in problem.operator_by_name:
-        share = deadline_share(problem, name)
+        share = problem.deadline_share(name)
         if share is not None:
             out_s = min(completed_s[name].values(), default=math.inf) + 2.0 * problem.hop_s
             least_s = max(least_s, out_s / share)

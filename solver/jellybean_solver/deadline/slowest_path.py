@@ -12,7 +12,6 @@ from jellybean_solver.demand.demand import EdgeKey, Tiers
 from jellybean_solver.latency.estimate import mean_waits_s, unqueued_s
 from jellybean_solver.latency.plan_arrivals import PlanArrivals
 from jellybean_solver.model.critical_path import completion_times, critical_input
-from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s, link_uses
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Sharing
@@ -103,8 +102,8 @@ class SlowestPath:
             workers = (worker.name for worker in plan.workers if operator.name in worker.rates_per_s)
             slowest[operator.name] = max((self._stage_s(operator.name, worker), worker) for worker in workers)
         completed_s = completion_times(plan.operators, lambda name: slowest[name][0], self._slowest_link_s)
-        ends = [name for name in slowest if deadline_share(self.problem, name) is not None]
-        last = max(ends, key=lambda name: completed_s[name] / (deadline_share(self.problem, name) or 1.0))
+        ends = [name for name in slowest if self.problem.deadline_share(name) is not None]
+        last = max(ends, key=lambda name: completed_s[name] / (self.problem.deadline_share(name) or 1.0))
         while last in slowest:
             worker = slowest[last][1]
             self.stages.append((last, worker, self.wait_s[worker]))

@@ -13,7 +13,6 @@ from jellybean_solver.explanation.counterfactuals import Resolved, is_better
 from jellybean_solver.figures import distinct_durations
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.latency.estimate import p99_by_workflow
-from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE, Clock
@@ -147,7 +146,7 @@ class Resolver:
             solution = rule
         if solution.plan is None:
             return _without_plan(problem, solution)
-        if valid is not None and not is_better(solution.plan, valid) and any(deadlines_s(problem).values()):
+        if valid is not None and not is_better(solution.plan, valid) and any(problem.deadlines_s.values()):
             proof = valid.certificate.bounded_by(solution.plan.certificate)
             return Resolved(solution.status, replace(valid, certificate=proof))
         cheapest = self._within_deadline(problem, solution, solution.plan, thorough)
@@ -167,7 +166,7 @@ class Resolver:
         return replace(cheapest, plan=settled.nearest or cheapest.plan)
 
     def _within_deadline(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Resolved:
-        for name, target_s in deadlines_s(problem).items():
+        for name, target_s in problem.deadlines_s.items():
             if target_s is None or self.settings.p99_s is None:
                 continue
             if not thorough and p99_by_workflow(plan)[name] <= self.settings.estimated_below * target_s:

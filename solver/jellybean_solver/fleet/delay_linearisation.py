@@ -26,7 +26,6 @@ from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.latency.stations import MOST_UTILISATION
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.critical_path import completion_times
-from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
@@ -105,7 +104,7 @@ class Pace:
             return float(table.weight @ times[each])
 
         ready = completion_times(problem.operators, mean_run_s, mean_link_s)
-        shares = {name: deadline_share(problem, name) for name in plan.operator_by_name}
+        shares = {name: problem.deadline_share(name) for name in plan.operator_by_name}
         return max(ready[name] / share for name, share in shares.items() if share is not None)
 
 

@@ -36,7 +36,6 @@ from jellybean_solver.fleet.worker_classes import Choice, Mask, worker_classes
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.flow_rows import add_flows, entry_shares
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
-from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.outcome import Selection
 
 USED = 1e-6  # fraction of requests: smaller values are rounding errors
@@ -216,7 +215,7 @@ class JointLp:
         """Add the rows of delay_linearisation.py; each workflow has its share of the deadline (deadline_shares.py)."""
         problem = self.network.problem
         self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
-        shares = [deadline_share(problem, name) for name in self.network.names]
+        shares = [problem.deadline_share(name) for name in self.network.names]
         self.share = np.array([share if share is not None else 0.0 for share in shares])
         self.at_hand = self.program.add_columns(np.zeros(len(self.network.names)), self.share * pace.left_s)
         column = dict(zip(self.network.names, self.at_hand.tolist(), strict=True))
@@ -226,7 +225,7 @@ class JointLp:
         timed = []
         for name in self.network.names:
             inputs = {edge.upstream: edge for edge in problem.operator_by_name[name].inputs}
-            if deadline_share(problem, name) is None:
+            if problem.deadline_share(name) is None:
                 inputs = {}
             rows = self.program.add_rows(-math.inf, 0.0, len(inputs))
             self.program.fill(rows, [column[name]] * len(rows), -1.0)

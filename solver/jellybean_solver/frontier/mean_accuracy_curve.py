@@ -27,7 +27,6 @@ from jellybean_solver.frontier.curve import (
     checked,
 )
 from jellybean_solver.frontier.moved_targets import MovedTargets
-from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.targets import Slo
@@ -143,7 +142,7 @@ class _Sweep:
             else:
                 high = asked
             asked = (low + high) / 2.0
-        if deadline_s(self.problem) is None:  # a search in time proves nothing
+        if self.problem.deadline_s is None:  # a search in time proves nothing
             self.highest = max(high, low)
 
     def is_inside(self, accuracy: float) -> bool:

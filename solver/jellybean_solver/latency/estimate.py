@@ -29,7 +29,6 @@ from jellybean_solver.latency.queues import service_log_mgf, wait_log_mgf
 from jellybean_solver.latency.stations import Stations
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.critical_path import completion_times
-from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.workflow import Arrivals, Edge, Times
@@ -66,7 +65,7 @@ class Latency:
 def latency(plan: Plan) -> Latency:
     """Predicted latency of a plan's requests at its rates; inf if a queue is unstable."""
     estimates = _estimates(plan)
-    p99_s, shares = _least_p99_s(estimates), deadline_shares(plan)
+    p99_s, shares = _least_p99_s(estimates), plan.deadline_shares
     slowest_s = max(p99_s[workflow] / share for workflow, share in shares.items())
     return Latency(slowest_s, min(one.unqueued_s() for one in estimates))
 
@@ -129,7 +128,7 @@ class _Estimate:
 
     def unqueued_s(self) -> float:
         """See `Latency`."""
-        ready_s, slowest_s, own = self._unqueued_s(), 0.0, deadline_shares(self.plan)
+        ready_s, slowest_s, own = self._unqueued_s(), 0.0, self.plan.deadline_shares
         for stream in self.streams:
             if stream.workflow in own:
                 slowest_s = max(slowest_s, max(ready_s[name] for name in stream.operators) / own[stream.workflow])
@@ -138,7 +137,7 @@ class _Estimate:
     def p99_by_workflow(self) -> Mapping[str, float]:
         reached, delays_s = self._reached(), self._delays_s()
         found: dict[str, float] = {}
-        for workflow in deadline_shares(self.plan):
+        for workflow in self.plan.deadline_shares:
             streams = [stream for stream in self.streams if stream.workflow == workflow]
             total = sum(stream.rate_per_s for stream in streams)
             weights = [self.table.weight * stream.rate_per_s / total for stream in streams]

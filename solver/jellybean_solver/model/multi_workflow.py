@@ -87,6 +87,27 @@ def with_slos(of: ProblemOrPlan, change: Callable[[str, Slo], Slo]) -> ProblemOr
     return replace(of, workflows=tuple(replace(one, slo=change(one.name, one.slo)) for one in of.workflows))
 
 
+def with_deadlines(of: ProblemOrPlan, targets_s: Mapping[str, float | None]) -> ProblemOrPlan:
+    """A problem or plan with these p99 latency targets, by workflow as in `deadlines_s`; others keep theirs."""
+    return with_slos(of, lambda name, slo: replace(slo, latency_p99_s=targets_s.get(name, slo.latency_p99_s)))
+
+
+def of_promised(of: ProblemOrPlan) -> ProblemOrPlan:
+    """A problem or plan without the deadlines that a search tries in the place of soft targets."""
+    return with_slos(of, lambda _, slo: replace(slo, latency_p99_s=slo.promised_p99_s))
+
+
+def on_scale_of(problem: Problem, plan: Plan, seconds: float) -> float:
+    """A latency on the scale of the plan's longest deadline on that of the problem's, of which it may lack some.
+
+    0 if no workflow of the plan has a deadline, but one of the problem has.
+    """
+    longest, own = problem.deadline_s, plan.deadline_s
+    if longest is None or not plan.workflows:
+        return seconds
+    return 0.0 if own is None else seconds * longest / own
+
+
 def all_served(problem: Problem) -> Problem:
     """The problem of which no workflow may be left out, whatever it is worth."""
     return replace(problem, workflows=tuple(replace(one, worth_usd_per_h=None) for one in problem.workflows))

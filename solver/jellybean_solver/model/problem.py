@@ -176,6 +176,31 @@ class Workload(Generic[AnyOperator, AnyAudit]):
             "operators": tuple(operator for operator in self.operators if taken(operator.name)),
         }
 
+    @property
+    def deadlines_s(self) -> Mapping[str, float | None]:
+        """Workflow -> p99 latency target in seconds, None without a target."""
+        return {name: slo.latency_p99_s for name, slo in self.slo_by_workflow.items()}
+
+    @property
+    def deadline_s(self) -> float | None:
+        """The longest p99 latency target in seconds; None if no workflow has a target."""
+        return max((target_s for target_s in self.deadlines_s.values() if target_s is not None), default=None)
+
+    @cached_property
+    def deadline_shares(self) -> Mapping[str, float]:
+        """Workflow -> its deadline as a share of the longest; workflows without a deadline are left out.
+
+        If no workflow has a deadline, each has a share of 1.
+        """
+        targets, longest = self.deadlines_s, self.deadline_s
+        if longest is None:
+            return dict.fromkeys(targets, 1.0)
+        return {name: target_s / longest for name, target_s in targets.items() if target_s is not None}
+
+    def deadline_share(self, operator: str) -> float | None:
+        """The deadline of the operator's workflow as a share of the longest; None without one, as an audit is."""
+        return None if self.is_of_audit(operator) else self.deadline_shares.get(self.workflow_of(operator))
+
     def sites_of(self, tier: str) -> int:
         """How many identical sites a tier has."""
         return self.sites.get(tier, 1)

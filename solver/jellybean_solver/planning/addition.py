@@ -15,7 +15,6 @@ from jellybean_solver.beside.merged import merged, with_fallbacks
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import listed
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
-from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.forms import as_planned, chosen_in, in_forms
 from jellybean_solver.model.left_out import left_out
@@ -75,7 +74,7 @@ def add_workflows(
 
 def _for_new(problem: Problem, options: SolveOptions) -> SolveOptions:
     """The options for the new workflows alone: a deadline is their own longest one, not that of those that stay."""
-    deadline, longest_s = options.deadline, deadline_s(problem)
+    deadline, longest_s = options.deadline, problem.deadline_s
     own = None if deadline is None or longest_s is None else replace(deadline, p99_s=longest_s)
     return replace(options, gap=DEFAULT_GAP if options.gap is None else options.gap, deadline=own)
 

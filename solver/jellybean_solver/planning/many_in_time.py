@@ -17,7 +17,6 @@ from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import listed
 from jellybean_solver.latency.estimate import p99_by_workflow
-from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.margin import stressed
 from jellybean_solver.model.plan import Plan
@@ -63,7 +62,7 @@ def in_time(problem: Problem, cheapest: Solution, deadline: Deadline, limit: Clo
 
 def _late(problem: Problem, plan: Plan, margin: float) -> Sequence[str]:
     """Workflows whose estimated p99 is above `margin` of their target, the latest first."""
-    targets: Mapping[str, float | None] = deadlines_s(problem)
+    targets: Mapping[str, float | None] = problem.deadlines_s
     found = p99_by_workflow(stressed(plan))
     over = {name: p99_s / target for name, p99_s in found.items() if (target := targets.get(name)) is not None}
     return sorted((name for name, share in over.items() if share > margin), key=lambda name: -over[name])

@@ -12,9 +12,8 @@ from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import duration_text
 from jellybean_solver.mixture.modes import NO_LIMITS
-from jellybean_solver.model.deadline_shares import deadline_s, of_promised
 from jellybean_solver.model.loss import Loss, judged_losses, losses, plan_after, survivors, with_less_left
-from jellybean_solver.model.multi_workflow import of_one_selection
+from jellybean_solver.model.multi_workflow import of_one_selection, of_promised
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.targets import LossKind
@@ -30,7 +29,7 @@ SolveOne = Callable[[Problem], Solution]  # the cheapest plan in time of a probl
 
 def deadline_of(level: Problem, problem: Problem, deadline: Deadline) -> Deadline | None:
     """The deadline of a part of a problem's workflows; None if none of them has one."""
-    longest_s, own_s = deadline_s(problem), deadline_s(level)
+    longest_s, own_s = problem.deadline_s, level.deadline_s
     if longest_s is not None and own_s is None:
         return None
     if longest_s is not None and own_s is not None:
@@ -72,7 +71,7 @@ class _JudgeOfLosses:
         if left is None:
             return math.inf
         promised = of_promised(left)
-        return 0.0 if deadline_s(promised) is None else self.judge(promised)
+        return 0.0 if promised.deadline_s is None else self.judge(promised)
 
     def with_what_is_left(self, plan: Plan) -> Plan:
         """A plan in time with the largest parts for what does not survive; of worker's losses the least of them."""

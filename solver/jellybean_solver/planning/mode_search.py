@@ -17,8 +17,8 @@ from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.milp.interruptible_run import solver_threads
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
-from jellybean_solver.model.deadline_shares import on_scale_of
 from jellybean_solver.model.margin import stressed
+from jellybean_solver.model.multi_workflow import on_scale_of
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock

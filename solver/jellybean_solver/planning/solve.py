@@ -22,7 +22,6 @@ from jellybean_solver.figures import duration_text
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, has_many_places, is_large
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.deadline_shares import deadline_s, deadline_shares
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
@@ -143,7 +142,7 @@ def _many_in_time(problem: Problem, cheapest: Solution, options: SolveOptions, l
     deadline = options.deadline
 
     def solve_few(few: Problem, share: float) -> Solution:
-        longest_s = deadline_s(few)
+        longest_s = few.deadline_s
         within = None if longest_s is None else Deadline(share * longest_s, settings=deadline.settings)
         return solve_with(few, replace(options, time_limit_s=limit.left(), deadline=within, start=None))
 
@@ -273,7 +272,7 @@ def _too_slow(
     fastest_s = deadline.p99_s * found.slowness if found is not None else math.inf
     asked = f"a p99 latency of {duration_text(deadline.p99_s)}"
     if problem.workflows:
-        shares = deadline_shares(problem).items()
+        shares = problem.deadline_shares.items()
         asked = (
             f"p99 latencies of {' and '.join(f'{duration_text(s * deadline.p99_s)} for {name}' for name, s in shares)}"
         )

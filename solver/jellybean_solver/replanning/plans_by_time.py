@@ -16,7 +16,6 @@ from itertools import pairwise, starmap
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
-from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.starts import startable
@@ -177,7 +176,7 @@ class _Search:
 
     def __init__(self, asked: TimedProblem) -> None:
         self.asked = asked
-        self.is_timed = deadline_s(asked.problem) is not None or asked.problem.objective is Objective.LATENCY
+        self.is_timed = asked.problem.deadline_s is not None or asked.problem.objective is Objective.LATENCY
         self.plans: list[Plan] = []
         self.limiting: set[str] = set()
         self.unlimited_usd = 0.0

@@ -18,7 +18,6 @@ from functools import cached_property
 from itertools import count
 from typing import Any
 
-from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.distributions import Sampler, child_count, service_sampler
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator
@@ -110,7 +109,7 @@ class GroupSimulation:
     def slowest_s(self) -> float:
         """p99 latency in seconds; of several workflows the longest in proportion to their deadlines, as `latency`."""
         found = self.p99_by_workflow()
-        return max(found.get(name, 0.0) / share for name, share in deadline_shares(self.plan).items())
+        return max(found.get(name, 0.0) / share for name, share in self.plan.deadline_shares.items())
 
     def p99_by_workflow(self) -> Mapping[str, float]:
         """Workflow -> p99 latency in seconds; a single workflow has the name ""."""

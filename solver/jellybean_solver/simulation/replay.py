@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.figures import rate_text
-from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.model.workflow import Arrivals
@@ -78,7 +77,7 @@ def replay(
     poisson = any(stream.arrivals is Arrivals.POISSON for stream in streams)
     lengths_s = [_seconds(group) for group in groups]
     graces_s = [_grace_s(group, list(leaders), slow_latency_s, poisson) for group in groups]
-    recorder = IntervalRecorder(lengths_s, graces_s, copies(plan), sites, deadlines_s(plan), progress)
+    recorder = IntervalRecorder(lengths_s, graces_s, copies(plan), sites, plan.deadlines_s, progress)
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         leader = stream.sources[0].name

@@ -12,7 +12,6 @@ from jellybean_solver import (
     Problem,
     Solution,
     SolveOptions,
-    deadline_s,
     evaluate,
     has_many_workflows,
     p99_by_workflow,
@@ -55,7 +54,7 @@ def test_late_ones_are_planned_in_time_and_the_others_stay(problem: Problem, sta
     slowest = sorted(p99_s, key=lambda name: -p99_s[name])[:3]
     targets = {name: (0.9 if name in slowest else 1.5) * seconds for name, seconds in p99_s.items()}
     asked = _with_targets(problem, targets)
-    solution = solve_with(asked, SolveOptions(deadline=Deadline(deadline_s(asked) or 0.0), start=start))
+    solution = solve_with(asked, SolveOptions(deadline=Deadline(asked.deadline_s or 0.0), start=start))
     plan = solution.plan
     assert plan is not None, solution.infeasibility
     assert all(seconds <= targets[name] * (1 + 1e-6) for name, seconds in p99_by_workflow(plan).items())

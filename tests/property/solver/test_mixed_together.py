@@ -15,7 +15,6 @@ from jellybean_solver import (
     ReplanSettings,
     Slo,
     combine_workflows,
-    deadline_s,
     evaluate,
     from_document,
     replan,
@@ -24,8 +23,8 @@ from jellybean_solver import (
 )
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.deadline.settings import QUICK_SETTINGS
-from jellybean_solver.model.deadline_shares import on_scale_of
 from jellybean_solver.model.left_out import served
+from jellybean_solver.model.multi_workflow import on_scale_of
 from jellybean_solver.simulation.group_simulation import GroupSimulation
 from tests import plan_check
 from tests.brute_force import mixture_migration_optimum, mixture_optimum
@@ -114,7 +113,7 @@ def test_who_is_served_is_in_time(
     assert evaluate(both, plan).complaints == ()
     assert {one.name for one in plan.workflows} | {one.name for one in plan.left_out} == {"a", "b"}
     assert plan.certificate.objective >= cheapest.certificate.bound * (1 - LITTLE) - LITTLE
-    found = GroupSimulation(plan).slowest_s() if deadline_s(plan) is not None else 0.0
+    found = GroupSimulation(plan).slowest_s() if plan.deadline_s is not None else 0.0
     assert on_scale_of(both, plan, found) <= longest_s * (1 + LITTLE)
 
 

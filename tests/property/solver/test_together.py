@@ -16,7 +16,6 @@ from jellybean_solver import (
     Problem,
     Slo,
     combine_workflows,
-    deadline_s,
     evaluate,
     from_document,
     p99_by_workflow,
@@ -180,7 +179,7 @@ def test_two_keep_their_own_p99s_where_nothing_queues(drawn: tuple[Pair, Problem
     least = min((choice.cost for choice in found if choice.fast_s <= 1 + 1e-6), default=None)
     surely = min((choice.cost for choice in found if choice.slow_s <= 1 / (1 + NEAR)), default=None)
 
-    solution = solve(both, p99_s=deadline_s(both))
+    solution = solve(both, p99_s=both.deadline_s)
     event(solution.status)
 
     if solution.plan is None:

@@ -28,8 +28,6 @@ from jellybean_solver import (
     Variant,
     baselines,
     combine_workflows,
-    deadline_s,
-    deadline_shares,
     evaluate,
     explain,
     from_document,
@@ -186,10 +184,10 @@ def test_an_explanation_holds_each_target_against_the_plan() -> None:
 
 def test_deadlines_are_shares_of_the_longest() -> None:
     problem = with_p99(two(), a=0.4, b=0.1)
-    assert deadline_s(problem) == 0.4
-    assert deadline_shares(problem) == {"a": 1.0, "b": 0.25}
-    assert deadline_shares(with_p99(two(), b=0.1)) == {"b": 1.0}
-    assert deadline_shares(two()) == {"a": 1.0, "b": 1.0}
+    assert problem.deadline_s == 0.4
+    assert problem.deadline_shares == {"a": 1.0, "b": 0.25}
+    assert with_p99(two(), b=0.1).deadline_shares == {"b": 1.0}
+    assert two().deadline_shares == {"a": 1.0, "b": 1.0}
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -205,7 +203,7 @@ def test_a_plan_is_found_that_keeps_the_p99_of_each(targets_s: dict[str, float])
     problem = with_p99(two(), **targets_s)
     before = simulate_plan(cheapest(problem), duration_s=100).workflows
     assert any(before[name].latency_p99_s > target_s for name, target_s in targets_s.items())
-    solution = solve(problem, p99_s=deadline_s(problem))
+    solution = solve(problem, p99_s=problem.deadline_s)
     plan = solution.plan
     assert plan is not None
     assert plan.certificate.bound <= plan.cost.total_usd_per_h

@@ -25,7 +25,7 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.deadline.settings import DEFAULT_SETTINGS, MixSettings
-from jellybean_solver.model.deadline_shares import with_deadlines
+from jellybean_solver.model.multi_workflow import with_deadlines
 from tests import plan_check
 from tests.support.small_problems import box, operator, problem, variant
 
