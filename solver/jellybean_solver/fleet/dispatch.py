@@ -20,7 +20,7 @@ from jellybean_solver.fleet.worker_classes import worker_classes
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, Outcome, termination_of
-from jellybean_solver.small.assignment import Assignment, improve
+from jellybean_solver.small.assignment import Assignment, assign
 
 MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # (operator, pool) pairs up to which a selection is assigned without worker classes
@@ -93,9 +93,9 @@ def _assigned(
     for pairs in (proposal.pairs, wider, every):
         left = clock.left()
         limit_s = None if left is None else left + 1.0
-        found = improve(network, restricted(demand, pairs), cutoff=budget, gap=gap, time_limit_s=limit_s, moves=moves)
-        if found is not None:
-            return found
+        attempt = assign(network, restricted(demand, pairs), gap=gap, time_limit_s=limit_s, moves=moves, budget=budget)
+        if attempt.assignment is not None:
+            return attempt.assignment
     return None
 
 

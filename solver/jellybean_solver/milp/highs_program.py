@@ -226,7 +226,7 @@ class Program:
     def empty_model(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> highspy.Highs:
         """A HiGHS model with the options of a solve, to which the program is still to be passed."""
         model = highspy.Highs()
-        options: dict[str, bool | int | float] = {
+        options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
             "random_seed": 0,
@@ -243,7 +243,7 @@ class Program:
         if limits.tiny:
             options |= SPARED
         if not limits.presolve:
-            model.setOptionValue("presolve", "off")
+            options["presolve"] = "off"
         if limits.most_nodes is not None:
             options["mip_max_nodes"] = limits.most_nodes
         if not relaxed and math.isfinite(limits.enough):
@@ -274,14 +274,13 @@ class Program:
 
     def lp(self, *, relaxed: bool) -> highspy.HighsLp:
         """The program in HiGHS' own structure."""
-        lp = highspy.HighsLp()
+        matrix, lp = self.matrix(), highspy.HighsLp()
         lp.num_col_, lp.num_row_ = self.columns, len(self.row_low)
-        lp.col_cost_ = np.concatenate(self.cost)
-        lp.col_lower_, lp.col_upper_ = np.concatenate(self.low), np.concatenate(self.high)
-        lp.row_lower_, lp.row_upper_ = np.array(self.row_low), np.array(self.row_high)
-        rows, columns, values = (np.concatenate(part) for part in zip(*self.entries, strict=True))
-        keys, inverse = np.unique(rows * self.columns + columns, return_inverse=True)  # sorted: row by row
-        summed: Floats = np.bincount(inverse, values).astype(float)
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, np.concatenate(self.low), matrix.most
+        lp.row_lower_, lp.row_upper_ = matrix.low, matrix.high
+        at = matrix.rows * self.columns + matrix.columns
+        keys, inverse = np.unique(at, return_inverse=True)  # sorted: row by row
+        summed: Floats = np.bincount(inverse, matrix.values).astype(float)
         starts = np.searchsorted(keys // self.columns, np.arange(lp.num_row_ + 1))
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         lp.a_matrix_.start_, lp.a_matrix_.index_ = starts.astype(np.int32), (keys % self.columns).astype(np.int32)

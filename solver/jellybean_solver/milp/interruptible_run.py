@@ -7,6 +7,7 @@ thread waits for a pool of threads that run HiGHS (`solver_threads`), an excepti
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,10 @@ class _Runs:
 
     def run(self, model: highspy.Highs) -> None:
         """Run a model. StoppedRunError if the runs are stopped."""
-        _prepare(model)
+        for event in (model.cbMipInterrupt, model.cbSimplexInterrupt):
+            event.subscribe(_interrupt)
+        for callback in CALLBACKS:  # they take the interpreter lock, so they are off until they are needed
+            model.stopCallback(callback)
         with self._lock:
             if self._stopped:
                 raise StoppedRunError
@@ -57,8 +61,8 @@ class _Runs:
         """Interrupt all runs, and refuse others."""
         with self._lock:
             self._stopped = True
-            for model in self._models:
-                _stop(model)
+            for model, callback in itertools.product(self._models, CALLBACKS):
+                model.startCallback(callback)
 
 
 _local = threading.local()  # `runs`: those that the thread's runs belong to
@@ -93,19 +97,6 @@ def run_interruptibly(model: highspy.Highs) -> None:
             pool.submit(run_interruptibly, model).result()
     else:
         model.run()
-
-
-def _prepare(model: highspy.Highs) -> None:
-    """Let `_stop` interrupt a run. Callbacks take the interpreter lock, so they are off until they are needed."""
-    for event in (model.cbMipInterrupt, model.cbSimplexInterrupt):
-        event.subscribe(_interrupt)
-    for callback in CALLBACKS:
-        model.stopCallback(callback)
-
-
-def _stop(model: highspy.Highs) -> None:
-    for callback in CALLBACKS:
-        model.startCallback(callback)
 
 
 def _interrupt(event: Any) -> None:

@@ -36,7 +36,7 @@ from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, ProgramSo
 from jellybean_solver.milp.pulp_problem import solve_with_pulp
 from jellybean_solver.milp.warm_lp import Linear, Optimum
 from jellybean_solver.model.problem import Pool, Sharing
-from jellybean_solver.outcome import Clock
+from jellybean_solver.outcome import Clock, is_gap_closed
 from jellybean_solver.small.tree_bounds import Multipliers
 
 SPARE = 1e-7  # tolerance in workers: 2 workers suffice for a load of 2.0000000001
@@ -86,29 +86,12 @@ class Relaxation:
     multipliers: Multipliers | None
 
 
-def improve(
-    network: Network,
-    demand: Demand,
-    *,
-    cutoff: float = math.inf,
-    gap: float,
-    time_limit_s: float | None = None,
-    moves: LoadCosts | None = None,
-) -> Assignment | None:
-    """An assignment within the relative gap `gap`, without a lower bound; None if none was found.
-
-    `cutoff`: upper limit in USD per hour on compute and network cost; with `moves`, migration is not part of it.
-    """
-    model = _Model(network, demand, moves=moves, matched=False, budget=cutoff)
-    point = model.solve(SolveLimits(gap, time_limit_s))
-    return None if point.values is None else model.assignment(point)
-
-
 def assign(
     network: Network,
     demand: Demand,
     *,
     cutoff: float = math.inf,
+    gap: float = 0.0,
     time_limit_s: float | None = None,
     moves: LoadCosts | None = None,
     budget: float = math.inf,
@@ -119,12 +102,14 @@ def assign(
     If too many sets of models fit on one worker, only some are tried, and no lower bound is proven. With `moves` the
     cost includes migration from a running plan; `budget` limits the cost without migration. The first program then
     bounds migration per operator; the second, if that proves too little, has the cost of the best matching of workers.
+    With a relative `gap` there is no second one.
     """
     model = _Model(network, demand, moves=moves, matched=False, settings=settings, budget=budget)
-    point = model.solve(SolveLimits(time_limit_s=time_limit_s, cutoff=cutoff))
+    point = model.solve(SolveLimits(gap, time_limit_s, cutoff))
     bound = point.bound if model.all_largest else -math.inf
     best = None if point.values is None else model.assignment(point)
-    if moves is not None and bound < math.inf and (best is None or best.cost - bound > SPARE * max(1.0, abs(bound))):
+    is_proven = best is not None and is_gap_closed(best.cost, bound, SPARE)
+    if moves is not None and gap == 0.0 and bound < math.inf and not is_proven:
         best = best if best is not None and best.cost <= cutoff else None
         matched = _Model(network, demand, moves=moves, settings=settings, budget=budget, least=bound)
         if matched.all_largest:

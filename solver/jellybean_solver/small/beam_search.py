@@ -23,7 +23,6 @@ from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSetti
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
 from jellybean_solver.small.assignment import Assignment, Attempt, assign, relax
-from jellybean_solver.small.settings import DEFAULT_SETTINGS, BeamSettings
 from jellybean_solver.small.tree_bounds import lagrangian, prices
 
 
@@ -45,6 +44,14 @@ class Companion(Protocol):
 
     def close(self) -> None:
         """End the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSettings:
+    """Effort of the search, which does not change its answer. `width`: partial selections kept per level."""
+
+    width: int = 16
+    programs_alone: int = 6  # LPs and MILPs solved before the companion starts; most small problems need no more
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,7 +81,7 @@ class BeamSearch:
         running: RunningPlan | None = None,
         budget: float = math.inf,
         companion: Companion | None = None,
-        settings: BeamSettings = DEFAULT_SETTINGS,
+        settings: BeamSettings = BeamSettings(),
         assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
     ) -> None:
         self.network, self.target, self.clock, self.companion = network, target, clock, companion
@@ -98,7 +105,8 @@ class BeamSearch:
         self._reproduce()
         waiting = self.heap[0].bound if self.heap and self.heap[0].bound < self.cutoff else math.inf
         value = self.best.value
-        bound = min(value, max(min(waiting, self.unsolved), self._companion_bound))
+        companion_bound = -math.inf if self.companion is None else self.companion.bound
+        bound = min(value, max(min(waiting, self.unsolved), companion_bound))
         ended = termination_of(value, bound, out_of_time=timed_out or self.clock.left() == 0.0)
         return Outcome(value, self.best.assignment, self.best_selection, bound, self.tried, ended)
 
@@ -154,10 +162,6 @@ class BeamSearch:
             most = self.best.value + VALUE_TOLERANCE * max(1.0, abs(self.best.value))
             attempt = self._assign(self.best_selection, most)
             self.best = self.best if attempt.assignment is None else attempt
-
-    @property
-    def _companion_bound(self) -> float:
-        return self.companion.bound if self.companion is not None and self.is_accompanied else -math.inf
 
     @property
     def cutoff(self) -> float:

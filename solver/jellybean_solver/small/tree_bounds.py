@@ -42,16 +42,14 @@ def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> fl
     """Lower bound in USD per hour on assignments of `demand`, by weak duality; inf if no assignment to tiers exists."""
     constant = 0.0
     for pool in network.pools:
-        load = [multipliers.load.get((name, pool.name), 0.0) for name in network.names]
-        presence = [multipliers.presence.get((name, pool.name), 0.0) for name in network.names]
-        if pool.sharing is Sharing.SHARED:
-            # A shared pool has one worker count and one load row for all operators, so their multipliers are equal.
-            constant += pool.count * min(0.0, network.usd_per_h[pool.name] - max(load, default=0.0) - sum(presence))
-        else:
-            scarcity = multipliers.scarcity.get(pool.name, 0.0)
-            constant -= pool.count * scarcity
-            for own, part in zip(load, presence, strict=True):
-                constant += pool.count * min(0.0, network.usd_per_h[pool.name] + scarcity - own - part)
+        scarcity = multipliers.scarcity.get(pool.name, 0.0)
+        constant -= pool.count * scarcity
+        # The workers of a shared pool are counted together, with one load row, so that its multipliers are equal.
+        groups = [network.names] if pool.sharing is Sharing.SHARED else [(name,) for name in network.names]
+        for group in groups:
+            load = max((multipliers.load.get((name, pool.name), 0.0) for name in group), default=0.0)
+            presence = sum(multipliers.presence.get((name, pool.name), 0.0) for name in group)
+            constant += pool.count * min(0.0, network.usd_per_h[pool.name] + scarcity - load - presence)
     place = {
         name: {
             pool: workers * multipliers.load.get((name, pool), 0.0) + multipliers.presence.get((name, pool), 0.0)

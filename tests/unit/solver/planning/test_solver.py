@@ -22,8 +22,7 @@ from jellybean_solver import (
     solve,
     to_document,
 )
-from jellybean_solver.small.beam_search import BeamSearch
-from jellybean_solver.small.settings import BeamSettings
+from jellybean_solver.small.beam_search import BeamSearch, BeamSettings
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
