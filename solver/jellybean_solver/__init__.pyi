@@ -13,7 +13,6 @@ from .demand.demand import Demand as Demand
 from .demand.demand import Network as Network
 from .demand.memory import fits as fits
 from .diff.plan_diff import PlanDiff as PlanDiff
-from .diff.plan_diff import WorkerChange as WorkerChange
 from .diff.plan_diff import plan_diff as plan_diff
 from .diff.plan_differences import plan_differences as plan_differences
 from .errors import JellyBeanError as JellyBeanError
@@ -61,6 +60,7 @@ from .migration.migration_cost import Migration as Migration
 from .migration.migration_cost import MigrationPrices as MigrationPrices
 from .migration.migration_cost import load_prices as load_prices
 from .migration.plan_matching import HostedModel as HostedModel
+from .migration.plan_matching import WorkerChange as WorkerChange
 from .milp.highs_program import FEASIBILITY_TOLERANCE as FEASIBILITY_TOLERANCE
 from .milp.highs_program import Floats as Floats
 from .milp.highs_program import Indices as Indices

@@ -6,25 +6,23 @@ Workers of a pool are interchangeable, so only the models they hold count: renum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
 from jellybean_solver.diff.plan_figures import FigureChange, figure_changes, is_same
-from jellybean_solver.errors import SolverError
 from jellybean_solver.migration.plan_matching import (
-    HostedModel,
     LoadPrice,
-    Pair,
+    WorkerChange,
     colour_workers,
-    hosted_models,
     match_workers,
     routes_by_colour,
+    worker_changes,
 )
 from jellybean_solver.model.flows import link_uses
-from jellybean_solver.model.plan import Cost, Plan, PlannedWorker
+from jellybean_solver.model.plan import Cost, Plan
 from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.outcome import Clock
 
@@ -33,18 +31,6 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 Key = tuple[str, str]  # (operator, pool), (pool, tier), or the two tiers of a link
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerChange:
-    """Models that one worker loads and unloads. `before` is None for a new worker, `after` for a stopped one."""
-
-    pool: str
-    tier: str
-    before: str | None
-    after: str | None
-    load: tuple[HostedModel, ...]
-    unload: tuple[HostedModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +157,12 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None, *, limi
     unloaded is taken, or with `worth` the one with the cheapest. `limit`: see `match_workers`.
     """
     matching = match_workers(before, after, worth, limit)
-    pairs = sorted(matching.pairs, key=_by_plan(before, after))
     marks = colour_workers(before, after)
-    names = {one.name: two.name for one, two in pairs if one is not None and two is not None}
-    workers = (_worker_change(one, two, before, after) for one, two in pairs)
+    order = [{worker.name: index for index, worker in enumerate(plan.workers)} for plan in (before, after)]
+    workers = sorted(  # by the worker's position in `before`, then started workers by that in `after`
+        worker_changes(before, after, matching.pairs),
+        key=lambda one: (order[0].get(one.before or "", len(order[0])), order[1].get(one.after or "", -1)),
+    )
     mixed = mixed_operators(before, after)
     placed = _placed(before, mixed), _placed(after, mixed)
     return PlanDiff(
@@ -207,34 +195,9 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None, *, limi
         ),
         routes_changed=routes_by_colour(before, marks[0]) != routes_by_colour(after, marks[1]),
         figures=tuple(figure_changes(before, after)),
-        names=names,
+        names={one.before: one.after for one in workers if one.before is not None and one.after is not None},
         out_of_time=matching.out_of_time,
     )
-
-
-def _by_plan(before: Plan, after: Plan) -> Callable[[Pair], tuple[int, int]]:
-    """Sort key for pairs: first by the worker's position in `before`, then started workers by position in `after`."""
-    order = [{worker.name: index for index, worker in enumerate(plan.workers)} for plan in (before, after)]
-
-    def key(pair: Pair) -> tuple[int, int]:
-        one, two = pair
-        return (order[0][one.name] if one else len(order[0]), order[1][two.name] if two else -1)
-
-    return key
-
-
-def _worker_change(one: PlannedWorker | None, two: PlannedWorker | None, before: Plan, after: Plan) -> WorkerChange:
-    worker = one if one is not None else two
-    if worker is None:
-        raise SolverError("a pair of workers has neither")
-    had = hosted_models(before, one) if one is not None else frozenset()
-    has = hosted_models(after, two) if two is not None else frozenset()
-    names = (one.name if one is not None else None, two.name if two is not None else None)
-    return WorkerChange(worker.pool, worker.tier, *names, _sorted(has - had), _sorted(had - has))
-
-
-def _sorted(models: Iterable[HostedModel]) -> tuple[HostedModel, ...]:
-    return tuple(sorted(models, key=lambda model: (model.operator, model.variant)))
 
 
 def mixed_operators(before: Plan, after: Plan) -> AbstractSet[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, hosted_models, match_workers
+from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, match_workers, worker_changes
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import GIB, Link
@@ -121,16 +121,12 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices, limit: Clock =
     """
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
-    kept = dropped = 0
-    matching = match_workers(before, after, priced.load_price, limit)
-    for one, two in matching.pairs:
-        had = hosted_models(before, one) if one is not None else frozenset()
-        has = hosted_models(after, two) if two is not None else frozenset()
-        tier = next(worker.tier for worker in (one, two) if worker is not None)
-        sites = both_sites(before.sites, after.sites, tier)
-        kept, dropped = kept + len(has & had) * sites, dropped + len(had - has) * sites
-        if two is not None:
-            loads.update({(two.pool, tier, model): sites for model in has - had})
+    matching, dropped = match_workers(before, after, priced.load_price, limit), 0
+    sites = {tier: both_sites(before.sites, after.sites, tier) for tier in (*before.tiers, *after.tiers)}
+    for change in worker_changes(before, after, matching.pairs):
+        dropped += len(change.unload) * sites[change.tier]
+        loads.update({(change.pool, change.tier, model): sites[change.tier] for model in change.load})
+    kept = sum(len(worker.rates_per_s) * sites[worker.tier] for worker in after.workers) - loads.total()
     ordered = sorted(loads.items(), key=lambda item: (after.tiers.index(item[0][1]), item[0][0], item[0][2].operator))
     every = tuple(priced.loads(*place, count) for place, count in ordered)
     return Migration(every, kept, dropped, matching.out_of_time)

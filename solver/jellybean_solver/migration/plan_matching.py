@@ -10,7 +10,7 @@ ends first, the pairs of groups are taken by the value that they keep, the great
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
@@ -56,6 +56,29 @@ def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
         sha256 = operator.model.sha256 if operator.model is not None else None
         found.append(HostedModel(name, operator.variant, sha256, operator.memory_bytes.get(worker.pool)))
     return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerChange:
+    """Models that one worker loads and unloads. `before` is None for a new worker, `after` for a stopped one."""
+
+    pool: str
+    tier: str
+    before: str | None
+    after: str | None
+    load: tuple[HostedModel, ...]
+    unload: tuple[HostedModel, ...]
+
+
+def worker_changes(before: Plan, after: Plan, pairs: Iterable[Pair]) -> Iterator[WorkerChange]:
+    """What each worker loads and unloads, of pairs of workers of two plans."""
+    for one, two in pairs:
+        had = frozenset[HostedModel]() if one is None else hosted_models(before, one)
+        has = frozenset[HostedModel]() if two is None else hosted_models(after, two)
+        pool, tier = next((worker.pool, worker.tier) for worker in (one, two) if worker is not None)
+        load, unload = (tuple(sorted(models, key=_order)) for models in (has - had, had - has))
+        names = [None if worker is None else worker.name for worker in (one, two)]
+        yield WorkerChange(pool, tier, names[0], names[1], load, unload)
 
 
 @dataclass(frozen=True, slots=True)
