@@ -29,7 +29,7 @@ from jellybean_solver import (
     SolveOptions,
     Verdict,
     as_planned,
-    change,
+    cheapest_migration,
     in_true_prices,
     is_by_ways,
     is_worthwhile,
@@ -109,10 +109,10 @@ def replan_project(
 
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
-    before, whole, migration = running.plan, build_problem(project), project.infrastructure.migration
+    before, whole, stated = running.plan, build_problem(project), project.infrastructure.migration
     problem = startable(whole, before)
-    prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
-    settings = ReplanSettings(prices, horizon_h, migration.at_least)
+    prices = MigrationPrices(stated.start_usd, stated.download_usd_per_gib)
+    settings = ReplanSettings(prices, horizon_h, stated.at_least)
     started = time.perf_counter()
     progress(0, 3, "running plan")
     with limited_work(time_limit_s, time.monotonic) as clock:
@@ -175,7 +175,7 @@ def _settled(
         return _solution(replan(changed, before, settings, replace(search, time_limit_s=limit_s, deadline=deadline)))
 
     def value(plan: Plan) -> float:
-        return plan.counted_usd_per_h + change(before, plan, settings.prices).total_usd / settings.horizon_h
+        return plan.counted_usd_per_h + cheapest_migration(before, plan, settings.prices).total_usd / settings.horizon_h
 
     return settle(
         problem,
@@ -203,5 +203,5 @@ def _decided(decision: Replanned, before: Plan, settled: Planned) -> Replanned:
         late_usd_per_h = latency_penalty(decision.running, running_s), own
         bound_usd = plan.certificate.bound * decision.settings.horizon_h
     return with_change(
-        decision, plan, change(before, plan, decision.settings.prices), bound_usd, late_usd_per_h, refused
+        decision, plan, cheapest_migration(before, plan, decision.settings.prices), bound_usd, late_usd_per_h, refused
     )

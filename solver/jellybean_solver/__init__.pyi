@@ -58,6 +58,7 @@ from .latency.estimate import p99_by_workflow as p99_by_workflow
 from .latency.hops import unqueued_and_hops_s as unqueued_and_hops_s
 from .migration.migration_cost import Migration as Migration
 from .migration.migration_cost import MigrationPrices as MigrationPrices
+from .migration.migration_cost import cheapest_migration as cheapest_migration
 from .migration.migration_cost import load_prices as load_prices
 from .migration.plan_matching import HostedModel as HostedModel
 from .migration.plan_matching import WorkerChange as WorkerChange
@@ -190,7 +191,6 @@ from .planning.solver import limited as limited
 from .replanning.billing import improved as improved
 from .replanning.billing import unused_usd as unused_usd
 from .replanning.by_time import Period as Period
-from .replanning.by_time import change as change
 from .replanning.by_time import cheapest_sequence as cheapest_sequence
 from .replanning.by_time import merged_periods as merged_periods
 from .replanning.plans_by_time import PlansByTime as PlansByTime

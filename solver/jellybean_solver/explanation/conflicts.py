@@ -8,7 +8,7 @@ is sought (`conflict_search.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.margin import largest_margin
-from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
@@ -285,7 +285,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
     subjects = requirement.subjects
     uses: dict[RequirementKind, Callable[[], float | None]] = {
         RequirementKind.ACCURACY: lambda: accuracy_of(plan, requirement),
-        RequirementKind.MEAN_ACCURACY: lambda: plan.accuracy,
+        RequirementKind.MEAN_ACCURACY: lambda: accuracy_of(plan, requirement),
         RequirementKind.RATE: lambda: requirement.value,
         RequirementKind.BUDGET: lambda: plan.cost.total_usd_per_h,
         RequirementKind.LIMIT: lambda: plan.uses.get(subjects[0], 0.0),
@@ -294,12 +294,8 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
             max(evaluate(problem, plan).loads.values(), default=0.0) * largest_margin(problem.targets).work
         ),
         RequirementKind.BANDWIDTH: lambda: carried_by_link(plan).get(subjects, 0.0),
-        RequirementKind.MEMORY: lambda: max(
-            (_held_bytes(plan, w, on_device=False) for w in plan.workers if w.pool in subjects), default=0.0
-        ),
-        RequirementKind.DEVICE_MEMORY: lambda: max(
-            (_held_bytes(plan, w, on_device=True) for w in plan.workers if w.pool in subjects), default=0.0
-        ),
+        RequirementKind.MEMORY: lambda: _most_held_bytes(plan, subjects, lambda own: own.memory_bytes),
+        RequirementKind.DEVICE_MEMORY: lambda: _most_held_bytes(plan, subjects, lambda own: own.device_memory_bytes),
         RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
     return uses.get(requirement.kind, lambda: None)()  # sharing, residency, losses and margins have no value
@@ -314,7 +310,10 @@ def carried_by_link(plan: Plan) -> Mapping[tuple[str, ...], float]:
     return found
 
 
-def _held_bytes(plan: Plan, worker: PlannedWorker, *, on_device: bool) -> float:
-    held = [plan.operator_at(name, worker.name) for name in worker.rates_per_s]
-    tables = [operator.device_memory_bytes if on_device else operator.memory_bytes for operator in held]
-    return sum(table.get(worker.pool, 0.0) for table in tables)
+def _most_held_bytes(
+    plan: Plan, pools: Collection[str], bytes_by_pool: Callable[[PlannedOperator], Mapping[str, float]]
+) -> float:
+    """The most bytes of models on a worker of some pools."""
+    workers = (worker for worker in plan.workers if worker.pool in pools)
+    held = ((worker.pool, [plan.operator_at(name, worker.name) for name in worker.rates_per_s]) for worker in workers)
+    return max((sum(bytes_by_pool(one).get(pool, 0.0) for one in models) for pool, models in held), default=0.0)

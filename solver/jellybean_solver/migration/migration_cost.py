@@ -16,6 +16,7 @@ from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import GIB, Link
 from jellybean_solver.model.sites import both_sites
 from jellybean_solver.outcome import Clock
+from jellybean_solver.time_limit import work_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +114,15 @@ def model_bytes(model: ModelRef | None, memory_bytes: float | None) -> float | N
     return model.size_bytes if model is not None and model.size_bytes is not None else memory_bytes
 
 
-def migration(before: Plan, after: Plan, prices: MigrationPrices, limit: Clock = Clock()) -> Migration:
+def cheapest_migration(before: Plan, after: Plan, prices: MigrationPrices, limit: Clock | None = None) -> Migration:
     """The cheapest migration from `before` to `after`; workers of a pool are interchangeable.
 
-    At the `limit` it is the best one found, which `out_of_time` says.
+    At the `limit`, by default that of the work, it is the best one found, which `out_of_time` says.
     Counts only the sites that both plans have: a new or closed site loads or drops all its models in any case.
     """
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
-    matching, dropped = match_workers(before, after, priced.load_price, limit), 0
+    matching, dropped = match_workers(before, after, priced.load_price, limit or work_limit()), 0
     sites = {tier: both_sites(before.sites, after.sites, tier) for tier in (*before.tiers, *after.tiers)}
     for change in worker_changes(before, after, matching.pairs):
         dropped += len(change.unload) * sites[change.tier]
@@ -133,7 +134,7 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices, limit: Clock =
 
 
 def load_prices(after: Plan, prices: MigrationPrices) -> LoadPrice:
-    """The price in USD of loading a model on a worker of `after`, with which `migration` matches workers."""
+    """The price in USD of loading a model on a worker of `after`, with which `cheapest_migration` matches workers."""
     return _Priced(after, prices).load_price
 
 

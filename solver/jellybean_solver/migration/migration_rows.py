@@ -8,8 +8,6 @@ By sets:      n[h] workers hold exactly h;  k[g, h] of them held g before and ne
 By workers:   n[w] = 1 if worker w serves;  x[w, o] = 1 if it holds o, paid if it did not hold o before
               y[w, o] <= x[w, o] <= n[w], where y is the share of o's requests;  models fit into memory
               Workers w are the running ones, each with its models, and as many empty ones as can be useful.
-
-Both also sum up workers, and replicas per operator, in integer columns, which are better to branch on than their parts.
 """
 
 from __future__ import annotations
@@ -85,8 +83,6 @@ def add_shared_groups(
     for number, hosted in enumerate(sets):
         model.group(number, pool.name, hosted, pool.count)
     add_moves_by_set(model, pool.name, sets, moves)
-    for name in memory.needs:
-        _total(model, pool, [model.counts[pool.name, number] for number, hosted in enumerate(sets) if name in hosted])
     return True
 
 
@@ -130,8 +126,7 @@ def _by_workers(
     program, names, costs = model.program, tuple(memory.needs), model.moving.setdefault(pool.name, {})
     all_needed, limits = together(memory.needs.values()), memory.limits
     scarce = [at for at, limit in enumerate(limits) if not fits(all_needed[at], limit)]
-    replicas: dict[str, list[int]] = {name: [] for name in names}
-    counts: list[int] = []
+    previous = 0  # the column of the worker before
     for number, held in enumerate(workers):
         count = model.group(number, pool.name, names, 1)
         full = {at: program.row(-math.inf, 0.0, [count], -(limits[at] or 0.0)) for at in scarce}
@@ -141,20 +136,11 @@ def _by_workers(
             program.row(-math.inf, 0.0, [holds, count], [1.0, -1.0])
             for at, row in full.items():
                 program.fill([row], [holds], memory.needs[name][at])
-            replicas[name].append(holds)
             if name not in held:
                 costs[holds] = moves.load_usd_per_h[name, pool.name]
         if number > 0 and workers[number - 1] == held:  # symmetry breaking: the first of identical workers serve
-            program.row(-math.inf, 0.0, [count, counts[-1]], [1.0, -1.0])
-        counts.append(count)
-    for columns in (*replicas.values(), counts):
-        _total(model, pool, columns)
-
-
-def _total(model: WorkerGroups, pool: Pool, parts: Sequence[int]) -> None:
-    if len(parts) > 1:
-        total = model.program.column(0.0, pool.count, integer=True)
-        model.program.row(0.0, 0.0, [total, *parts], [-1.0, *(1.0 for _ in parts)])
+            program.row(-math.inf, 0.0, [count, previous], [1.0, -1.0])
+        previous = count
 
 
 def add_least_loads(model: WorkerGroups, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration, model_bytes
+from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, cheapest_migration, model_bytes
 from jellybean_solver.migration.plan_matching import HostedModel, Models, hosted_models
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import GIB
@@ -62,7 +62,7 @@ class RunningPlan:
 
     def migration(self, after: Plan) -> Migration:
         """The cheapest migration to plan `after`, or the best one found by the time limit."""
-        return migration(self.plan, after, self.prices, self.limit)
+        return cheapest_migration(self.plan, after, self.prices, self.limit)
 
     def moves(self, selection: Mapping[str, str]) -> LoadCosts:
         """Load costs for a complete selection."""

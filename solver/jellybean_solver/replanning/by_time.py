@@ -8,10 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.time_limit import work_limit
-
 Rates = Mapping[str, float]
 
 
@@ -58,14 +54,6 @@ def _waste(one: Period, two: Period, peaks: Rates) -> float:
         for name, peak in peaks.items()
         if peak > 0.0
     )
-
-
-def change(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
-    """What changing from one plan to another takes: models that workers must load, at these prices.
-
-    At the time limit of the work it is the best migration found.
-    """
-    return migration(before, after, prices, work_limit())
 
 
 def cheapest_sequence(

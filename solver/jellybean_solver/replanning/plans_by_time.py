@@ -15,13 +15,13 @@ from functools import cache
 from itertools import pairwise, starmap
 
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
+from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, cheapest_migration
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.starts import startable
 from jellybean_solver.outcome import Clock
 from jellybean_solver.replanning.billing import improved, unused_usd
-from jellybean_solver.replanning.by_time import Period, Rates, change, cheapest_sequence
+from jellybean_solver.replanning.by_time import Period, Rates, cheapest_sequence
 from jellybean_solver.replanning.rescore import rescore
 from jellybean_solver.time_limit import work_limit
 
@@ -217,7 +217,7 @@ class _Search:
         return replace(problem, sources=tuple(replace(one, rate_per_s=rates[one.name]) for one in problem.sources))
 
     def _change_of(self, before: int, after: int) -> Migration:
-        return change(self.plans[before], self.plans[after], self.asked.prices)
+        return cheapest_migration(self.plans[before], self.plans[after], self.asked.prices)
 
     def _move_usd(self, before: int, after: int) -> float:
         if (before, after) in self._ruled_out:

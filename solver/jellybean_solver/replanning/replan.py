@@ -19,7 +19,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
-from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration
+from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, cheapest_migration
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.plan import Plan
@@ -203,7 +203,7 @@ def replan(
             return replace(kept, verdict=Verdict.NONE, infeasibility=solution.infeasibility)
     if plan is None:
         return kept
-    return with_change(kept, plan, migration(before, plan, settings.prices, limit), kept.bound_usd)
+    return with_change(kept, plan, cheapest_migration(before, plan, settings.prices, limit), kept.bound_usd)
 
 
 def _solved_beside(

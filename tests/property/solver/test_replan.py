@@ -27,7 +27,7 @@ from jellybean_solver import (
 )
 from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.migration.migration_cost import migration
+from jellybean_solver.migration.migration_cost import cheapest_migration
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.planning.solver import finish
 from tests.brute_force.migration_optimum import Prices, cheapest_move, cheapest_move_of_larger, moved
@@ -226,6 +226,6 @@ def test_an_unchanged_problem_keeps_its_plan(problem: Problem, asked: ReplanSett
     assert found.broken == ()
     assert found.migration is not None
     assert found.best_usd == pytest.approx(found.running_usd, rel=1e-6, abs=1e-6)
-    assert migration(before, before, asked.prices).loads == ()
+    assert cheapest_migration(before, before, asked.prices).loads == ()
     if asked.prices.start_usd > 0:
         assert found.migration.loads == ()

@@ -16,7 +16,7 @@ from jellybean_solver import (
     plan_diff,
 )
 from jellybean_solver.migration import plan_matching
-from jellybean_solver.migration.migration_cost import migration
+from jellybean_solver.migration.migration_cost import cheapest_migration
 from jellybean_solver.migration.plan_matching import hosted_models, match_workers
 from tests import report_plans
 from tests.support.hosting_plans import FLEETS, hosting
@@ -123,7 +123,7 @@ def test_the_workers_of_a_few_groups_are_matched_exactly_at_any_time(
     before: dict[str, list[str]], after: dict[str, list[str]]
 ) -> None:
     one, two, prices = hosting(before), hosting(after), MigrationPrices(1.0, 0.0)
-    assert migration(one, two, prices, OVER) == migration(one, two, prices)
+    assert cheapest_migration(one, two, prices, OVER) == cheapest_migration(one, two, prices)
     assert plan_diff(one, two, limit=OVER) == plan_diff(one, two)
 
 
@@ -132,7 +132,7 @@ def test_at_the_time_limit_many_unlike_workers_are_matched_by_what_they_keep(kin
     sets, count, prices = FLEETS[kind], 70, MigrationPrices(1.0, 0.0)
     one = hosting({f"box-{i}": sets(i)[0] for i in range(count)})
     two = hosting({f"box-{count - i}": sets(i)[1] for i in range(count - 5)})
-    late, exact = migration(one, two, prices, OVER), migration(one, two, prices)
+    late, exact = cheapest_migration(one, two, prices, OVER), cheapest_migration(one, two, prices)
     assert (late.out_of_time, exact.out_of_time) == (True, False)
     assert late.kept + late.replicas == exact.kept + exact.replicas
     assert exact.total_usd <= late.total_usd

@@ -23,14 +23,13 @@ from jellybean_solver import (
     Slo,
     SolverError,
     Verdict,
-    change,
     load_prices,
     plan_diff,
     replan,
     solve,
     with_change,
 )
-from jellybean_solver.migration.migration_cost import migration
+from jellybean_solver.migration.migration_cost import cheapest_migration
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 
@@ -209,7 +208,7 @@ def test_another_change_than_the_best_one_is_weighed_with_its_migration() -> Non
     for share, verdict in ((0.3, Verdict.REPLACE), (0.4, Verdict.KEEP)):
         settings = ReplanSettings(MigrationPrices(0.01), 24.0, share)
         best = replan(today, before, settings)
-        moved = change(before, two_boxes, settings.prices)
+        moved = cheapest_migration(before, two_boxes, settings.prices)
         found = with_change(best, two_boxes, moved, best.bound_usd, refused="slow")
         assert (found.verdict, found.refused, found.best) == (verdict, "slow", two_boxes)
         assert found.best_usd == pytest.approx(48.0 + 2 * (0.01 + 0.5))
@@ -273,7 +272,7 @@ def three_tiers() -> Problem:
 
 def test_downloads_take_the_cheapest_links_from_the_top_tier() -> None:
     plan, empty = running(three_tiers()), replace(running(three_tiers()), workers=(), routes=())
-    found = migration(empty, plan, MigrationPrices(0.01))
+    found = cheapest_migration(empty, plan, MigrationPrices(0.01))
     assert [(load.operator, load.tier, load.usd_per_gib) for load in found.loads] == [
         ("find", "edge", pytest.approx(0.3)),
         ("read", "hub", 0.2),
@@ -282,10 +281,10 @@ def test_downloads_take_the_cheapest_links_from_the_top_tier() -> None:
     assert found.loads[1].size_bytes is None
     assert found.start_usd == pytest.approx(0.02)
     assert found.download_usd == pytest.approx(0.6)
-    assert migration(empty, plan, MigrationPrices(0.0, 2.0)).total_usd == pytest.approx(4.0)
-    assert migration(plan, empty, MigrationPrices(1.0)).total_usd == 0.0
+    assert cheapest_migration(empty, plan, MigrationPrices(0.0, 2.0)).total_usd == pytest.approx(4.0)
+    assert cheapest_migration(plan, empty, MigrationPrices(1.0)).total_usd == 0.0
     apart = replace(plan, links=())
-    assert [load.usd_per_gib for load in migration(empty, apart, MigrationPrices()).loads] == [None, None]
+    assert [load.usd_per_gib for load in cheapest_migration(empty, apart, MigrationPrices()).loads] == [None, None]
 
 
 @pytest.mark.parametrize("sharing", Sharing)

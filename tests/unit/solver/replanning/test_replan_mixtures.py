@@ -28,7 +28,7 @@ from jellybean_solver import (
     replan,
     solve,
 )
-from jellybean_solver.migration.migration_cost import migration
+from jellybean_solver.migration.migration_cost import cheapest_migration
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 START = MigrationPrices(1.0)
@@ -217,7 +217,7 @@ def test_workers_of_a_mixture_are_matched_by_variant() -> None:
     names = {"box-1": "box-2", "box-2": "box-1", "gpu-1": "gpu-1"}
     routes = (replace(one, workers={name: names[at] for name, at in one.workers.items()}) for one in before.routes)
     workers = (replace(worker, name=names[worker.name]) for worker in before.workers)
-    moved = migration(before, replace(before, workers=tuple(workers), routes=tuple(routes)), START)
+    moved = cheapest_migration(before, replace(before, workers=tuple(workers), routes=tuple(routes)), START)
     assert (moved.loads, moved.kept, moved.dropped) == ((), 3, 0)
 
 
