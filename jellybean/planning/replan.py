@@ -109,10 +109,10 @@ def replan_project(
 
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
-    before, whole, stated = running.plan, build_problem(project), project.infrastructure.migration
+    before, whole, costs = running.plan, build_problem(project), project.infrastructure.migration
     problem = startable(whole, before)
-    prices = MigrationPrices(stated.start_usd, stated.download_usd_per_gib)
-    settings = ReplanSettings(prices, horizon_h, stated.at_least)
+    prices = MigrationPrices(costs.start_usd, costs.download_usd_per_gib)
+    settings = ReplanSettings(prices, horizon_h, costs.at_least)
     started = time.perf_counter()
     progress(0, 3, "running plan")
     with limited_work(time_limit_s, time.monotonic) as clock:

@@ -32,7 +32,7 @@ from jellybean_solver import (
     Termination,
     TimedPlan,
     Verdict,
-    change,
+    cheapest_migration,
     from_document,
     rescore,
     to_document,
@@ -194,7 +194,7 @@ def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> No
     late = slo.latency_penalty(predicted_p99(decision.best)[""].p99_s)
     moved = decision.migration.total_usd if decision.migration is not None else 0.0
     assert decision.best_usd == pytest.approx(decision.best.cost.total_usd_per_h + late + moved)
-    assert decision.migration == change(running.plan, decision.best, decision.settings.prices)
+    assert decision.migration == cheapest_migration(running.plan, decision.best, decision.settings.prices)
     assert (decision.verdict is Verdict.REPLACE) is (start != "1 USD")
     for target_s in (0.045, 0.065, 0.1, 0.5):
         other = replan_project(hard(folder, target_s, prices), PlanFile(folder).load(), horizon_h=1.0).decision
@@ -242,7 +242,7 @@ def test_a_calendar_counts_penalties_at_the_rates_of_each_period(folder: Path) -
 
     def total(sequence: Sequence[Plan]) -> float:
         own = sum(usd(row, plan) for row, plan in zip(found.periods, sequence, strict=True))
-        return own + sum(change(one, two, prices).total_usd for one, two in pairwise(sequence))
+        return own + sum(cheapest_migration(one, two, prices).total_usd for one, two in pairwise(sequence))
 
     counted = found.total_usd + found.penalty_usd
     assert found.penalty_usd > 0.0
