@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.milp.highs_program import Program
+from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Program
 from jellybean_solver.time_limit import work_limit
 
 MANY = 10_000  # columns; fewer are written down in a few hundredths of a second
@@ -27,6 +27,13 @@ class Flows:
     marginal: Mapping[tuple[str, str], Sequence[int]]
     between: Mapping[EdgeKey, Mapping[Tiers, Sequence[int]]]
     total: tuple[int, ...]
+
+    def at(self, values: Floats) -> tuple[Mapping[BagTiers, float], ...]:
+        """Per bag, tiers of its operators -> fraction of requests at a point; rounding errors are dropped."""
+        taken = ({tiers: float(values[column]) for tiers, column in table.items()} for table in self.fractions)
+        return tuple(
+            {tiers: share for tiers, share in table.items() if share > FEASIBILITY_TOLERANCE} for table in taken
+        )
 
 
 def add_flows(program: Program, network: Network, demand: Demand) -> Flows:

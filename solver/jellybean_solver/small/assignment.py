@@ -107,7 +107,7 @@ def assign(
     model = _Model(network, demand, moves=moves, matched=False, settings=settings, budget=budget)
     point = model.solve(SolveLimits(gap, time_limit_s, cutoff))
     bound = point.bound if model.all_largest else -math.inf
-    best = None if point.values is None else model.assignment(point)
+    best = model.assignment(point)
     is_proven = best is not None and is_gap_closed(best.cost, bound, SPARE)
     if moves is not None and gap == 0.0 and bound < math.inf and not is_proven:
         best = best if best is not None and best.cost <= cutoff else None
@@ -116,7 +116,7 @@ def assign(
             below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
             point = matched.solve(SolveLimits(0.0, time_limit_s, below, settings.matching_nodes))
             bound = max(bound, point.bound)  # inf: nothing is cheaper than `best`
-            best = best if point.values is None else matched.assignment(point)
+            best = matched.assignment(point) or best
     return Attempt(best, bound if best is None else min(best.cost, bound))
 
 
@@ -174,13 +174,11 @@ class _Model(WorkerGroups):
             return point
         return ProgramSolution(None, math.inf, math.inf if point.bound > cutoff else point.bound)
 
-    def assignment(self, point: ProgramSolution) -> Assignment:
-        """The assignment of a point; fractions below the feasibility tolerance are dropped."""
-        values, cost = [] if point.values is None else point.values.tolist(), point.value
-        bags = tuple(
-            {tiers: values[column] for tiers, column in fractions.items() if values[column] > FEASIBILITY_TOLERANCE}
-            for fractions in self.flows.fractions
-        )
+    def assignment(self, point: ProgramSolution) -> Assignment | None:
+        """The assignment of a solution, if it has a point; fractions below the feasibility tolerance are dropped."""
+        if point.values is None:
+            return None
+        values, cost = point.values.tolist(), point.value
         served: dict[tuple[str, int], dict[str, float]] = {key: {} for key in self.counts}
         for (name, pool, number), column in self.shares.items():
             if values[column] > FEASIBILITY_TOLERANCE:
@@ -200,7 +198,7 @@ class _Model(WorkerGroups):
             singles, usd_per_h = self._arranged(pool, [group for group in groups if group.pool == pool], moves)
             groups = [group for group in groups if group.pool != pool] + singles
             cost += usd_per_h - sum(price * values[column] for column, price in self.moving[pool].items())
-        return Assignment(cost, bags, tuple(groups), uneven=self.moves is not None)
+        return Assignment(cost, self.flows.at(point.values), tuple(groups), uneven=self.moves is not None)
 
     def _arranged(self, pool: str, groups: list[Group], moves: LoadCosts) -> tuple[list[Group], float]:
         """Groups split into single workers matched to running ones, and the USD per hour that this adds."""

@@ -53,15 +53,6 @@ class Staff:
 
     def assignment(self) -> Assignment | None:
         """The assignment of all operators to workers; None if their models do not fit onto the workers of a class."""
-        flows = self.joint_lp.flows.fractions
-        bags = tuple(
-            {
-                tiers: float(self.values[column])
-                for tiers, column in table.items()
-                if self.values[column] > FEASIBILITY_TOLERANCE
-            }
-            for table in flows
-        )
         groups: list[Group] = []
         cost = self.joint_lp.traffic_usd_per_h(self.values)
         for seated in self._seats:
@@ -70,7 +61,7 @@ class Staff:
             groups += seated
         price = self.joint_lp.network.usd_per_h
         cost += sum(price[group.pool] * group.count for group in groups)
-        return Assignment(cost, bags, tuple(groups))
+        return Assignment(cost, self.joint_lp.flows.at(self.values), tuple(groups))
 
     @property
     def idle(self) -> Floats:
