@@ -11,17 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, by_site, name_at
 from jellybean.documents.overrides import LONG_FORMS, last_of_each_path
 from jellybean.documents.project import Project
 from jellybean.documents.schema.fields import DocumentModel
-from jellybean.errors import InputError
+from jellybean.documents.schema.validation import plain_message
+from jellybean.documents.site_table import SiteTable
+from jellybean.errors import DocumentError, DocumentProblem, InputError
 from jellybean.quantities import (
     CARBON_PER_H,
     DURATION,
     POWER,
     PRICE_PER_H,
     RATE,
+    InvalidValueError,
     did_you_mean,
     format_quantity,
     rounded_up,
@@ -262,8 +267,7 @@ def _changed(project: Project, part: str, settings: Sequence[Setting]) -> Projec
     of_sites: dict[str, dict[str, Any]] = {}
     for one in settings:
         if table is not None and one.site and (one.part == part or one.path[0] in FLEET):
-            value = None if one.value is None else table.read(one.column, _text(one.value))
-            of_sites.setdefault(one.site, {})[one.column] = value
+            of_sites.setdefault(one.site, {})[one.column] = _of_site(table, one)
     own = [one for one in settings if one.part == part and one.path[0] not in FLEET]
     values = [(one.path, one.value) for one in own if not one.site]
     return replace(
@@ -273,6 +277,18 @@ def _changed(project: Project, part: str, settings: Sequence[Setting]) -> Projec
         site_table=table.with_values(of_sites) if table is not None and of_sites else table,
         alternatives=tuple(_changed(one, part, settings) for one in project.alternatives),
     )
+
+
+def _of_site(table: SiteTable, setting: Setting) -> Any:
+    """The value of a site's column. DocumentError if it is none of that column."""
+    if setting.value is None:
+        return None
+    try:
+        return table.read(setting.column, _text(setting.value))
+    except InvalidValueError as error:
+        path = f"{setting.site}.{setting.column}"
+        problem = DocumentProblem(f"--set {setting}", None, None, path, error.message, error.hint)
+        raise DocumentError([problem]) from error
 
 
 def _with_values(model: Model, values: Sequence[tuple[Path, Value]], at: Path = ()) -> Model:
@@ -290,7 +306,18 @@ def _with_values(model: Model, values: Sequence[tuple[Path, Value]], at: Path = 
     if not own:
         return model
     stated = {key: getattr(model, name) for key, name in names.items() if name in model.model_fields_set}
-    return type(model).model_validate({key: value for key, value in (stated | own).items() if value is not None})
+    try:
+        return type(model).model_validate({key: value for key, value in (stated | own).items() if value is not None})
+    except ValidationError as error:
+        raise DocumentError(_problems(error, at)) from error
+
+
+def _problems(error: ValidationError, at: Path) -> Iterator[DocumentProblem]:
+    """Why values are refused, as options with them would be."""
+    for details in error.errors(include_url=False):
+        path, cause = ".".join(map(str, (*at, *details["loc"]))), details.get("ctx", {}).get("error")
+        hint = cause.hint if isinstance(cause, InvalidValueError) else ""
+        yield DocumentProblem(f"--set {path}={details['input']}", None, None, path, plain_message(details), hint)
 
 
 def _with_inner_values(node: Any, values: Sequence[tuple[Path, Value]], at: Path) -> Any:

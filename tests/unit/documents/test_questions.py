@@ -139,6 +139,18 @@ def test_wrong_values_of_sites_are_reported(folders: dict[str, Path], option: st
     assert problem in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["shop", "shops"])
+def test_a_value_out_of_range_is_refused_as_that_of_an_option(folders: dict[str, Path], kind: str) -> None:
+    project = load_any_project(folders[kind], ())
+    settings = scaled_rates(project, 1e20)
+    with pytest.raises(DocumentError) as asked:
+        with_settings(project, settings)
+    with pytest.raises(DocumentError) as loaded:
+        load_any_project(folders[kind], tuple(map(str, settings)))
+    assert str(asked.value).splitlines()[0] in str(loaded.value)
+    assert "is too large" in str(asked.value)
+
+
 def test_null_gives_a_site_the_common_value(folders: dict[str, Path]) -> None:
     problem = build_problem(load_any_project(folders["shops"], ("berlin.sources.camera.rate=null",)))
     assert problem.source_by_name["berlin/camera"].rate_per_s == 4.0
