@@ -33,7 +33,7 @@ LEAST_BANDWIDTH = 1e-6  # fraction of a link's bandwidth, likewise
 
 
 @dataclass(frozen=True)
-class _Rest:
+class Rest:
     """Workers of a pool with the same room. `pool`: what is left of them; `slower`: the factor of its service times."""
 
     pool: Pool
@@ -64,7 +64,7 @@ def left_over(problem: Problem, kept: Kept) -> LeftOver:
     tiers = {tier for part in parts for tier in part.tiers}
     reached = {pool.name for part in parts for pool in part.pools}
     pools: list[Pool] = []
-    rests: list[_Rest] = []
+    rests: list[Rest] = []
     for pool in own.pools:
         if pool.name in reached:
             staff = [worker for worker in kept.plan.workers if worker.pool == pool.name]
@@ -79,7 +79,7 @@ def left_over(problem: Problem, kept: Kept) -> LeftOver:
     left = replace(
         own,
         tiers=tuple(tier for tier in own.tiers if tier in tiers),
-        operators=tuple(one.with_variants(lambda variant: _variant(variant, rests)) for one in own.operators),
+        operators=tuple(one.with_variants(lambda variant: with_profiles(variant, rests)) for one in own.operators),
         pools=(*(rest.pool for rest in rests), *pools),
         links=tuple(_links(problem, links, carried)),
         sites={tier: count for tier, count in own.sites.items() if tier in tiers},
@@ -131,7 +131,7 @@ def _links(problem: Problem, links: Iterable[Link], carried: Mapping[tuple[str, 
 
 def _rests(
     pool: Pool, most: float, workers: Iterable[PlannedWorker], plan: Plan, loads: Mapping[str, float]
-) -> Iterator[_Rest]:
+) -> Iterator[Rest]:
     """What is left of a shared pool's workers up to a load of `most`, those of the same room together."""
     alike: dict[tuple[float, float | None, float | None], list[str]] = {}
     for worker in workers:
@@ -148,10 +148,10 @@ def _rests(
         rest = replace(
             without_price(pool), name=name, count=len(names), memory_bytes=memory, device_memory_bytes=device
         )
-        yield _Rest(rest, pool.name, most / room, tuple(names))
+        yield Rest(rest, pool.name, most / room, tuple(names))
 
 
-def _variant(variant: Variant, rests: Collection[_Rest]) -> Variant:
+def with_profiles(variant: Variant, rests: Collection[Rest]) -> Variant:
     """The variant with a profile for each rest of a worker on whose pool it has one."""
     service, memory, device = dict(variant.service), dict(variant.memory_bytes), dict(variant.device_memory_bytes)
     for rest in rests:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
+from jellybean_solver.beside.left_over import Rest, with_profiles
 from jellybean_solver.model.plan import Cost, Plan, PlannedOperator
 from jellybean_solver.model.problem import Objective, Pool, Problem
 from jellybean_solver.model.resources import without_price
 from jellybean_solver.model.workflow import Operator, Variant
 from jellybean_solver.replanning.rescore import rescore
-
-T = TypeVar("T")
 
 
 def force_variant(problem: Problem, operator: str, variant: str) -> Problem:
@@ -63,7 +61,8 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     slo = replace(problem.slo, budget_usd_per_h=left)
     each = problem.sites_of(pool.tier)
     most = {name: limit - each * pool.uses.get(name, 0.0) for name, limit in problem.most.items()}
-    operators = tuple(operator.with_variants(lambda own: _twice(own, pool)) for operator in problem.operators)
+    alike = [Rest(paid, pool.name, 1.0, ())]  # the same profiles
+    operators = tuple(one.with_variants(lambda own: with_profiles(own, alike)) for one in problem.operators)
     return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo, most=most)
 
 
@@ -84,20 +83,6 @@ def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
 
 def _paid(pool: Pool) -> str:
     return f"{pool.name} (one paid)"  # no name in a document holds a space
-
-
-def _twice(variant: Variant, pool: Pool) -> Variant:
-    """The variant with the same profile on the prepaid worker as on its pool."""
-
-    def both(by_pool: Mapping[str, T]) -> dict[str, T]:
-        return {**by_pool, **({_paid(pool): by_pool[pool.name]} if pool.name in by_pool else {})}
-
-    return replace(
-        variant,
-        service=both(variant.service),
-        memory_bytes=both(variant.memory_bytes),
-        device_memory_bytes=both(variant.device_memory_bytes),
-    )
 
 
 def _with_operator(problem: Problem, name: str, change: Callable[[Operator], Operator]) -> Problem:

@@ -23,6 +23,7 @@ from jellybean_solver.frontier.curve import (
     Solve,
     bound_usd_per_h,
     checked,
+    non_dominated,
     plan_of,
 )
 from jellybean_solver.frontier.moved_targets import MovedTargets, at_any_latency
@@ -154,15 +155,8 @@ class _CornerSweep:
         """Add a corner, and raise the target above it."""
         if not math.isinf(self.above):
             del self.corners[self.kept :]  # of the corners within the last step, keep only the most accurate
-        _add(self.corners, found)
+        self.corners = non_dominated([*self.corners, found], COST_TOLERANCE)
         self.target = found.x + max(ACCURACY_TOLERANCE, min(self.step, (self.above - found.x) / 2.0))
         span, first = self.top - self.corners[0].x, self.corners[0].x
         share = (found.x - first) / span if span > 0 else 1.0
         self.progress(99.0 * min(1.0, share), 100.0, f"plan {len(self.corners)}, accuracy {found.x:.4g}")
-
-
-def _add(corners: list[CurvePoint], found: CurvePoint) -> None:
-    """Append a more accurate corner; it replaces corners of equal or higher cost and inherits their bounds."""
-    while corners and found.cost_usd_per_h - (cost := corners[-1].cost_usd_per_h) <= COST_TOLERANCE * max(1.0, cost):
-        found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, corners.pop().bound_usd_per_h))
-    corners.append(found)

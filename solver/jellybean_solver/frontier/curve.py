@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -123,3 +123,19 @@ def checked(point: CurvePoint, targets: MovedTargets, problem: Problem, moved: C
     unseen = check(plan)
     breaches = (*evaluate(problem, plan).breaches, *(() if unseen is None else (unseen,)))
     return replace(point, plan=plan, breaches=breaches)
+
+
+def non_dominated(points: Sequence[CurvePoint], equal_cost: float) -> list[CurvePoint]:
+    """The points that no other one dominates, by rising accuracy; they take over the targets of those they dominate.
+
+    `equal_cost`: relative; a more accurate point that is dearer by less dominates, too.
+    """
+    kept: list[CurvePoint] = []
+    for point in sorted(points, key=lambda one: (one.x, -one.cost_usd_per_h)):
+        taken = point
+        while kept and taken.cost_usd_per_h <= kept[-1].cost_usd_per_h + equal_cost * max(1.0, taken.cost_usd_per_h):
+            gone = kept.pop()
+            least = min(taken.bound_usd_per_h, gone.bound_usd_per_h)
+            taken = replace(taken, start=min(taken.start, gone.start), bound_usd_per_h=least)
+        kept.append(taken)
+    return kept

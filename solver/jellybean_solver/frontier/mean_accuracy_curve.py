@@ -25,6 +25,7 @@ from jellybean_solver.frontier.curve import (
     Solve,
     bound_usd_per_h,
     checked,
+    non_dominated,
 )
 from jellybean_solver.frontier.moved_targets import MovedTargets
 from jellybean_solver.model.plan import Plan
@@ -185,7 +186,7 @@ class _Sweep:
             yield f"{last:.6g} is the highest mean accuracy found{proof}"
 
     def _keep(self, found: CurvePoint) -> None:
-        self.points = non_dominated([*self.points, found])
+        self.points = non_dominated([*self.points, found], EQUAL_COST)
 
     def _range(self) -> tuple[float, float]:
         """Ranges of the cost and of the accuracy."""
@@ -212,16 +213,3 @@ class _Sweep:
         except SolverError as error:
             self.late.append(str(error))
             return None
-
-
-def non_dominated(points: Sequence[CurvePoint]) -> list[CurvePoint]:
-    """The points that no other one dominates, by rising accuracy; they take over the targets of those they dominate."""
-    kept: list[CurvePoint] = []
-    for point in sorted(points, key=lambda one: (one.x, -one.cost_usd_per_h)):
-        taken = point
-        while kept and taken.cost_usd_per_h <= kept[-1].cost_usd_per_h + EQUAL_COST * max(1.0, taken.cost_usd_per_h):
-            gone = kept.pop()
-            least = min(taken.bound_usd_per_h, gone.bound_usd_per_h)
-            taken = replace(taken, start=min(taken.start, gone.start), bound_usd_per_h=least)
-        kept.append(taken)
-    return kept
