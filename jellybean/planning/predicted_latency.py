@@ -41,7 +41,6 @@ from jellybean_solver import (
     json_values,
     judged_losses,
     limited_to,
-    margin_of_plan,
     p99_by_workflow,
     plan_after,
     request_streams,
@@ -247,7 +246,7 @@ class Judged:
         """
         if self.kept:
             return ""
-        plan, margin = stressed(self.plan), margin_of_plan(self.plan).text
+        plan, margin = stressed(self.plan), self.plan.margin.text
         worst = max(self._hard_s, key=lambda name: self.p99[name].p99_s / self._hard_s[name])
         p99 = self.p99[worst]
         stated = formats.interval(p99.p99_s, p99.low_s, p99.high_s)

@@ -112,7 +112,9 @@ def _plan_at_least_cost(
     report(percent, 100, "p99 latency")
     # Simple rules know no penalty, and no price but that of money.
     compares = compare and problem.objective is problem.counts is Objective.COST and not problem.survives
-    compares = compares and not any(slo.is_soft for slo in problem.targets) and not soft_targets(problem)
+    compares = (
+        compares and not any(slo.is_soft for slo in problem.slo_by_workflow.values()) and not soft_targets(problem)
+    )
     left_s = limit.share(part).left() if compares else limit.left()
     settled = settle(problem, solution, gap, left_s, weigh=weigh, progress=searched)
     if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time

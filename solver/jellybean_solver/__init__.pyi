@@ -97,8 +97,6 @@ from .model.loss import judged_losses as judged_losses
 from .model.loss import losses as losses
 from .model.loss import plan_after as plan_after
 from .model.loss import served_shares as served_shares
-from .model.margin import largest_margin as largest_margin
-from .model.margin import margin_of_plan as margin_of_plan
 from .model.margin import stressed as stressed
 from .model.missing_links import missing_link_text as missing_link_text
 from .model.missing_links import missing_links as missing_links
@@ -156,6 +154,7 @@ from .model.streams import whole_streams as whole_streams
 from .model.targets import LossKind as LossKind
 from .model.targets import Margin as Margin
 from .model.targets import Slo as Slo
+from .model.targets import largest_margin as largest_margin
 from .model.workflow import Arrivals as Arrivals
 from .model.workflow import Deliver as Deliver
 from .model.workflow import Edge as Edge

@@ -31,7 +31,8 @@ def with_whole_streams(project: Project, problem: Problem, name: str = "") -> Pr
 
     `name`: of the workflow, or its site, among several. DocumentError if no worker takes even one stream.
     """
-    per_s = {operator: one.rate_per_s for one in whole_streams(problem) for operator in one.operators}
+    streams = whole_streams(problem)
+    per_s = {name: one.sources[0].rate_per_s / one.count for one in streams for name in one.operators}
 
     def of_streams(operator: Operator) -> Operator:
         if not operator.state or operator.name not in per_s:

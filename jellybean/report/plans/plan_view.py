@@ -42,7 +42,6 @@ from jellybean_solver import (
     distinct_usd,
     head_name,
     losses,
-    margin_of_plan,
     planned_cuts,
     served_shares,
     unqueued_and_hops_s,
@@ -150,7 +149,7 @@ def margin_lines(plan: Plan) -> tuple[str, ...]:
 
     None where there is no room and no margin.
     """
-    margin = margin_of_plan(plan)
+    margin = plan.margin
     cap = plan.utilisation * margin.work
     busiest = max(plan.workers, key=lambda worker: worker.load, default=None)
     if busiest is None or busiest.load <= 0:

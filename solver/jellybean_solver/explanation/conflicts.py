@@ -19,7 +19,6 @@ from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
-from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import Objective, Problem
@@ -291,7 +290,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         RequirementKind.LIMIT: lambda: plan.uses.get(subjects[0], 0.0),
         RequirementKind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
         RequirementKind.UTILISATION: lambda: (
-            max(evaluate(problem, plan).loads.values(), default=0.0) * largest_margin(problem.targets).work
+            max(evaluate(problem, plan).loads.values(), default=0.0) * problem.margin.work
         ),
         RequirementKind.BANDWIDTH: lambda: carried_by_link(plan).get(subjects, 0.0),
         RequirementKind.MEMORY: lambda: _most_held_bytes(plan, subjects, lambda own: own.memory_bytes),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd
 from jellybean_solver.model.problem import Objective, Problem, Terms
-from jellybean_solver.model.streams import WholeStreams, whole_streams
+from jellybean_solver.model.streams import RequestStream, whole_streams
 from jellybean_solver.model.targets import NO_TARGETS, LossKind, Slo
 
 
@@ -30,7 +30,7 @@ class Block:
     least: float | None
     single: bool
     worth_usd_per_h: float | None = None
-    streams: tuple[WholeStreams, ...] = ()
+    streams: tuple[RequestStream, ...] = ()
     is_audit: bool = False
 
     @property

@@ -7,35 +7,23 @@ margin counts for all (a box of uncertainty: Soyster, 1973).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
+from jellybean_solver.model.multi_workflow import with_slos
 from jellybean_solver.model.plan import Plan, PlannedOperator
-from jellybean_solver.model.targets import NO_MARGIN, Margin, Slo
+from jellybean_solver.model.targets import NO_MARGIN, Margin
 from jellybean_solver.model.workflow import ServiceTime, Times
-
-
-def largest_margin(targets: Iterable[Slo]) -> Margin:
-    """The margin that covers those of all workflows."""
-    margins = [slo.margin for slo in targets]
-    return Margin(
-        max((margin.times for margin in margins), default=0.0), max((margin.rates for margin in margins), default=0.0)
-    )
-
-
-def margin_of_plan(plan: Plan) -> Margin:
-    """The margin that a plan was made with."""
-    return largest_margin([plan.slo, *(workflow.slo for workflow in plan.workflows)])
 
 
 def stressed(plan: Plan, margin: Margin | None = None) -> Plan:
     """The plan with longer times and higher rates: by its own margin, or by another one. It states no margin then."""
-    factors = margin_of_plan(plan) if margin is None else margin
+    factors = plan.margin if margin is None else margin
     if factors == NO_MARGIN:
         return plan
     longer, more = 1.0 + factors.times, 1.0 + factors.rates
     return replace(
-        plan,
+        with_slos(plan, lambda _, slo: replace(slo, margin=NO_MARGIN)),
         sources=tuple(replace(source, rate_per_s=more * source.rate_per_s) for source in plan.sources),
         operators=tuple(_slower(operator, longer, more) for operator in plan.operators),
         workers=tuple(
@@ -46,8 +34,6 @@ def stressed(plan: Plan, margin: Margin | None = None) -> Plan:
             )
             for worker in plan.workers
         ),
-        slo=replace(plan.slo, margin=NO_MARGIN),
-        workflows=tuple(replace(one, slo=replace(one.slo, margin=NO_MARGIN)) for one in plan.workflows),
     )
 
 

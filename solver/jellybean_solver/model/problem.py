@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from jellybean_solver.model.accuracy import AccuracyModel, Margins
 from jellybean_solver.model.audit import AUDIT_PREFIX, Audit, PlannedAudit, audit_name
-from jellybean_solver.model.targets import NO_TARGETS, LossKind, Slo
+from jellybean_solver.model.targets import NO_TARGETS, LossKind, Margin, Slo, largest_margin
 from jellybean_solver.model.workflow import (
     WORKFLOW_SEPARATOR,
     Edge,
@@ -177,6 +177,11 @@ class Workload(Generic[AnyOperator, AnyAudit]):
         }
 
     @property
+    def margin(self) -> Margin:
+        """The margin that covers those of all workflows, as these share workers and links."""
+        return largest_margin(self.slo_by_workflow.values())
+
+    @property
     def deadlines_s(self) -> Mapping[str, float | None]:
         """Workflow -> p99 latency target in seconds, None without a target."""
         return {name: slo.latency_p99_s for name, slo in self.slo_by_workflow.items()}
@@ -283,19 +288,14 @@ class Problem(Workload[Operator, Audit]):
     @cached_property
     def may_mix(self) -> bool:
         """True if a plan may give requests unlike selections."""
-        means = any(slo.mean_accuracy is not None for slo in self.targets)
+        means = any(slo.mean_accuracy is not None for slo in self.slo_by_workflow.values())
         return means or self.objective is Objective.MEAN_ACCURACY
 
     def usable_bytes_per_s(self, link: Link) -> float | None:
         """What of a link's bandwidth a plan may fill, in each site: less where rates have a margin; None: all."""
         if link.bandwidth_bytes_per_s is None:
             return None
-        return link.bandwidth_bytes_per_s / (1.0 + max(slo.margin.rates for slo in self.targets))
-
-    @cached_property
-    def targets(self) -> tuple[Slo, ...]:
-        """The targets of each workflow; those of the budget are in `slo`."""
-        return tuple(self.slo_by_workflow.values())
+        return link.bandwidth_bytes_per_s / (1.0 + self.margin.rates)
 
     def accuracy_of(self, workflow: str) -> AccuracyModel:
         """The accuracy model of a workflow."""

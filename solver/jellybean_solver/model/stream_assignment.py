@@ -99,7 +99,7 @@ def request_drawer(
     At `scale` times the rates there are more or fewer streams, as of `bench`.
     """
     if any(plan.operator_by_name[name].state for name in stream.operators):
-        return StreamDrawer(weights, max(1, round(stream.sources[0].streams * scale)))
+        return StreamDrawer(weights, max(1, round(stream.count * scale)))
     return RouteDrawer(weights, phase)
 
 

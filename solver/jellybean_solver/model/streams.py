@@ -30,22 +30,14 @@ class RequestStream:
     workflow: str = ""  # the name, if there are several workflows; of an audit a name that no workflow has
 
     @property
+    def count(self) -> int:
+        """How many streams of equal rate it is made of in each site; 0: its requests are not of streams."""
+        return self.sources[0].streams
+
+    @property
     def is_audit(self) -> bool:
         """True if nobody waits for its answers."""
         return self.workflow.endswith(_AUDIT)
-
-
-@dataclass(frozen=True, slots=True)
-class WholeStreams:
-    """`count` streams of equal rate in each site, each of which keeps to one route, as an operator keeps its state.
-
-    `rate_per_s`: requests per second of one of them. `operators`: all that answer them, with a state or without.
-    """
-
-    count: int
-    rate_per_s: float
-    operators: tuple[str, ...]
-    workflow: str = ""
 
 
 def independent_streams_text(plan: Plan | Problem) -> str:
@@ -77,14 +69,11 @@ def served_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
     return tuple(stream for stream in request_streams(plan) if not stream.is_audit)
 
 
-def whole_streams(plan: Plan | Problem) -> tuple[WholeStreams, ...]:
-    """The requests that come in streams which keep to one route: of each request stream with a state."""
+def whole_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
+    """The requests that come in streams of which each keeps to one route, as an operator keeps its state."""
     stateful = {operator.name for operator in plan.operators if operator.state}
-    return tuple(
-        WholeStreams(source.streams, source.rate_per_s / source.streams, stream.operators, stream.workflow)
-        for stream in (request_streams(plan) if stateful else ())
-        if (source := stream.sources[0]).streams and not stateful.isdisjoint(stream.operators)
-    )
+    every = request_streams(plan) if stateful else ()
+    return tuple(one for one in every if one.count and not stateful.isdisjoint(one.operators))
 
 
 def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -108,3 +109,11 @@ class Slo:
 
 
 NO_TARGETS = Slo()
+
+
+def largest_margin(targets: Iterable[Slo]) -> Margin:
+    """The margin that covers those of all workflows."""
+    margins = [slo.margin for slo in targets]
+    return Margin(
+        max((margin.times for margin in margins), default=0.0), max((margin.rates for margin in margins), default=0.0)
+    )

@@ -14,7 +14,6 @@ from jellybean_solver.demand.demand import Network, Tiers
 from jellybean_solver.figures import plain_text, rate_text, usd_text
 from jellybean_solver.fleet.rate_scale import largest_rate_scale
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.problem import Problem, Sharing
 from jellybean_solver.outcome import Clock, Selection
 from jellybean_solver.planning.memory_shortage import shortage_in_pool
@@ -178,7 +177,7 @@ class Capacity:
         )
         words = f"at most {plain_text(scale, 4)} of the rates fits ({rates}), with {selection_text(problem, selection)}"
         if self._if_more(replace(problem, utilisation=2.0 * problem.utilisation)) is not None:
-            margin = largest_margin(problem.targets)
+            margin = problem.margin
             words += f", at a utilisation of at most {problem.utilisation * margin.work:g}"
             words += f" with {margin.text}" if margin.text else ""
         if full:

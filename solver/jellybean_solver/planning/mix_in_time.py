@@ -58,7 +58,7 @@ class _JudgeOfLosses:
             if slowest > 1.0:
                 break
             after = self._after(plan, loss, 1.0)
-            is_partial = len(survivors(self.problem, plan, loss)) < len(self.problem.targets)
+            is_partial = len(survivors(self.problem, plan, loss)) < len(self.problem.slo_by_workflow)
             if after > 1.0 and is_partial:
                 after = self._after(plan, loss, 0.0)
             slowest = max(slowest, after)

@@ -13,7 +13,6 @@ from typing import Any
 
 from jellybean_solver.figures import plain_text, rate_text, size_text
 from jellybean_solver.model.forms import in_forms, without_forms
-from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import with_targets
 from jellybean_solver.model.problem import Problem, Sharing
 from jellybean_solver.model.resources import amount_text
@@ -116,7 +115,7 @@ def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
         yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {plain_text(budget)} USD/h")
     for name, most in problem.most.items():
         yield Requirement(RequirementKind.LIMIT, (name,), most, f"the limit of {amount_text(name, most)}")
-    margin = largest_margin(problem.targets)
+    margin = problem.margin
     if margin != NO_MARGIN:
         yield Requirement(RequirementKind.MARGIN, (), None, f"the margin of {margin.text}")
     if (cap := problem.utilisation * margin.work) < 1.0:
@@ -262,11 +261,11 @@ def _unspared(problem: Problem, subjects: tuple[str, ...], value: float) -> Prob
 
 
 def _busier(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-    return replace(problem, utilisation=value / largest_margin(problem.targets).work)
+    return replace(problem, utilisation=value / problem.margin.work)
 
 
 def _without_margin(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-    work = largest_margin(problem.targets).work
+    work = problem.margin.work
     for workflow in problem.workflows:
         problem = with_targets(problem, workflow.name, margin=NO_MARGIN)
     slo = replace(problem.slo, margin=NO_MARGIN)

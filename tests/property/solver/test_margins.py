@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Margin, Plan, Problem, ServiceTime, evaluate, margin_of_plan, solve, stressed
+from jellybean_solver import Margin, Plan, Problem, ServiceTime, evaluate, solve, stressed
 from tests.brute_force import optimum
 from tests.strategies import problems
 from tests.support.examples import examples
@@ -63,7 +63,7 @@ def test_a_margin_costs_what_the_worse_figures_need(problem: Problem, times: flo
     if plan is None or best.cost is None:
         return
     assert plan.cost.total_usd_per_h == pytest.approx(best.cost, rel=1e-6, abs=1e-9)
-    assert margin_of_plan(plan) == margin
+    assert plan.margin == margin
     assert not evaluate(worse(problem, margin), _restated(problem, margin, plan)).complaints
 
 
