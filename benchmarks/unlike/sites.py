@@ -50,10 +50,7 @@ def unlike_sites(
         operators=tuple(planned),
         pools=tuple(pools),
         links=tuple(links),
-        accuracy=Margins(
-            {workflow.name: graph.accuracy(workflow.name) for workflow in workflows},
-            {workflow.name: workflow.slo.accuracy or 0.0 for workflow in workflows},
-        ),
+        accuracy=Margins({workflow.name: graph.accuracy(workflow.name) for workflow in workflows}),
         slo=Slo(),
         utilisation=UTILISATION,
         workflows=tuple(workflows),

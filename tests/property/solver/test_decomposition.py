@@ -99,7 +99,6 @@ def test_what_lacks_is_said() -> None:
         problem,
         workflows=tuple(replace(w, slo=replace(w.slo, accuracy=99.99)) for w in problem.workflows[:1])
         + problem.workflows[1:],
-        accuracy=replace(problem.accuracy, targets=problem.accuracy.targets | {"s0": 99.99}),  # type: ignore[attr-defined]
     )
     refused = solve_many(hopeless, None, Clock(), explained=True)
     assert refused.infeasibility is not None
