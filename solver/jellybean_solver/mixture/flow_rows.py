@@ -90,6 +90,7 @@ class FlowRows:
         program.fill(everything[[way.block for way in table.ways]], self.taken, 1.0)
         program.fill(everything[list(left_out)], list(left_out.values()), 1.0)
         self.served: dict[tuple[Task, str, Held], int] = {}
+        self.streams: dict[tuple[Task, Count], int] = {}  # number of whole streams, by column
         self.allotted: dict[Count, list[tuple[Allotment, int]]] = {}  # to how many workers, by column
         for (pool, held), count in workers.counts.items():
             self._capacity(pool, held, count)
@@ -127,7 +128,8 @@ class FlowRows:
         full = program.row(-math.inf, 0.0)
         workers = {count: -1.0}
         if self.lost == Lost(LossKind.WORKER, (pool,), held):
-            workers[self._has_any(count)] = 1.0
+            most_workers = float(self.table.network.problem.pool_by_name[pool].count)
+            workers[self._has_any(count, most_workers)] = 1.0
         for row in (load, full, *present):
             program.fill([row] * len(workers), [*workers], [*workers.values()])
         for (name, variant, rate), column, row in zip(tasks, columns, present, strict=True):
@@ -143,9 +145,13 @@ class FlowRows:
         """Rows: the streams fit on whole workers. `workers`: the coefficients of less than their number."""
         program = self.program
         counts = [float(self.table.streams[name]) for name, _, _ in room.size]
-        columns = [self.served[(task, *of)] for task in room.size]
-        rows = program.add_rows(-math.inf, 0.0, len(columns)).tolist()
-        program.fill(rows, columns, counts)
+        whole = program.add_columns(np.zeros(len(counts)), counts, integer=True)
+        equal = program.add_rows(0.0, 0.0, len(counts))
+        program.fill(equal, whole, -1.0)
+        program.fill(equal, [self.served[(task, *of)] for task in room.size], counts)
+        self.streams |= {(task, of): column for task, column in zip(room.size, whole.tolist(), strict=True)}
+        rows = program.add_rows(-math.inf, 0.0, len(counts)).tolist()
+        program.fill(rows, whole, 1.0)
         if len(room.allotments) > 1:
             times = program.add_columns(np.zeros(len(room.allotments)), integer=True).tolist()
             self.allotted[of] = [*zip(room.allotments, times, strict=True)]
@@ -156,20 +162,11 @@ class FlowRows:
             return
         for task, row in zip(room.size, rows, strict=True):
             program.fill([row] * len(workers), [*workers], [room.most[task] * less for less in workers.values()])
-        if not room.allotments and not self.workers.relaxed:
-            self._leave_a_stream_free(room, columns, counts, workers)
-
-    def _leave_a_stream_free(
-        self, room: Room, columns: Sequence[int], counts: Sequence[float], workers: Mapping[int, float]
-    ) -> None:
-        """Rows: there are whole numbers of streams, and room for each of them at the least busy worker."""
-        program, largest = self.program, max(room.size.values())
-        fitting = program.row(-math.inf, largest, [*workers], [(1.0 - largest) * less for less in workers.values()])
-        whole = program.add_columns(np.zeros(len(columns)), integer=True).tolist()
-        equal = program.add_rows(0.0, 0.0, len(columns)).tolist()
-        program.fill(equal, whole, -1.0)
-        program.fill(equal, columns, counts)
-        program.fill([fitting] * len(whole), whole, [*room.size.values()])
+        if not room.allotments and not self.workers.relaxed:  # room for any stream at the least busy worker
+            largest = max(room.size.values())
+            free = [(1.0 - largest) * less for less in workers.values()]
+            sizes = [*room.size.values()]
+            program.row(-math.inf, largest, [*workers, *whole], [*free, *sizes])
 
     def _keep_streams_whole(self) -> None:
         """Rows: the ways that are alike for streams have a whole number of them (`groups`: count, ways)."""
@@ -198,10 +195,9 @@ class FlowRows:
                     found[ways] *= round(total) / total
         return found
 
-    def _has_any(self, count: int) -> int:
-        """A column that is 1 where a count is not 0."""
+    def _has_any(self, count: int, most: float) -> int:
+        """A column that is 1 where a count, of up to `most`, is not 0."""
         used = self.program.column(0.0, 1.0, integer=True)
-        most = float(np.concatenate(self.program.high)[count])
         self.program.row(-math.inf, 0.0, [count, used], [1.0, -most])
         return used
 
@@ -232,7 +228,7 @@ class FlowRows:
             used = [
                 (column, way.sent[link] / bandwidth)
                 for way, column in zip(self.table.ways, self.taken.tolist(), strict=True)
-                if link in way.sent
+                if way.sent.get(link)
             ]
             if used:
                 self.program.row(-math.inf, 1.0, *zip(*used, strict=True))

@@ -30,10 +30,9 @@ from jellybean_solver.mixture.flow_rows import Count, FlowRows, Mean, Workers
 from jellybean_solver.mixture.load_rows import LoadRows
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.seats import Goal, Held, HeldSets, Lost, Mixture, Seats
-from jellybean_solver.mixture.ways import Instance, Way, WayTable
-from jellybean_solver.mixture.whole_streams import NO_ROOM, Allotment, Room, Task, whole_numbers
+from jellybean_solver.mixture.ways import Instance, WayTable
+from jellybean_solver.mixture.whole_streams import NO_ROOM, Room, Task
 from jellybean_solver.model.problem import Pool, Sharing
-from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import Clock
 
 NODES_AGAIN = 500  # of the branch and bound that looks for a point where presolve says that there is none
@@ -83,9 +82,7 @@ class MixProgram:
                 self._limit_shortfall_after_losses(mean)
         loads = () if running is None else self._loads(running, workers, held or {})
         self._goal([*loads, *(mean.lacking for mean in soft), *dict.fromkeys(left_out.values())], left_out)
-        for number, block in enumerate(table.blocks):
-            if block.single:
-                self._single(number)
+        self.selected = [column for n, block in enumerate(table.blocks) if block.single for column in self._single(n)]
 
     @property
     def is_restricted(self) -> bool:
@@ -107,44 +104,27 @@ class MixProgram:
     def with_most_served(self, mixture: Mixture, clock: Clock = Clock()) -> Mixture:
         """The solution with flows that serve as much as its workers can of what does not survive a loss.
 
-        That costs nothing, so it is decided after the optimum: for each loss by a program of its flow alone, on
-        the workers and with the selections of the solution. A reward in the objective would be part of every bound, and
-        would have to be too small to buy a worker, but large enough to count. At the `clock` flows stay as they are.
+        That costs nothing, so it is decided after the optimum, with its workers and selections. A reward in the
+        objective would be part of every bound, and would have to be too small to buy a worker, but large enough to
+        count. At the `clock` flows stay as they are.
         """
-        after = dict(mixture.after)
-        for lost, flow in self.after.items():
-            if flow.partial and clock.left() != 0.0:
-                after[lost] = self._most_served(lost, mixture)
-        return replace(mixture, after=after)
-
-    def _most_served(self, lost: Lost, mixture: Mixture) -> Mixture:
-        """The flow after a loss with the largest sum of the served shares of the blocks that do not survive it."""
-        program, left_out = Program(), self.left_out
-        soft = [mean.lacking for mean in self.means if mean.lacking >= 0]
-        whole = [*self.workers.counts.values(), *left_out.values()]
-        values: Floats = np.concatenate([np.round(self.values[whole]), np.maximum(0.0, self.values[soft])])
-        columns = program.add_columns(np.zeros(len(values)), values)
-        program.fill(program.add_rows(values, values, len(values)), columns, 1.0)
-        fixed = dict(zip((*whole, *soft), columns.tolist(), strict=True))
-        chosen = {(way.block, way.variants) for way, _ in mixture.ways}
-        ways = tuple(
-            way
-            for way in self.table.ways
-            if not self.table.blocks[way.block].single or (way.block, way.variants) in chosen
-        )
-        flow = FlowRows(
-            program,
-            replace(self.table, ways=ways),
-            replace(self.workers, counts={key: fixed[count] for key, count in self.workers.counts.items()}),
-            [replace(mean, lacking=fixed.get(mean.lacking, -1)) for mean in self.means],
-            {block: fixed[column] for block, column in left_out.items()},
-            lost,
-        )
-        costs = np.concatenate(program.cost)
-        costs[flow.taken] -= [float(way.block in flow.partial) for way in ways]
-        program.cost = [costs]
-        answer = program.solve()
-        return mixture.after[lost] if answer.values is None else self._mixture(flow, answer.values)
+        partial = {lost: flow for lost, flow in self.after.items() if flow.partial}
+        if not partial or clock.left() == 0.0:
+            return mixture
+        cost = np.zeros(self.program.columns)
+        for flow in partial.values():
+            cost[flow.taken] -= [float(way.block in flow.partial) for way in self.table.ways]
+        low, high = np.concatenate(self.program.low), np.concatenate(self.program.high)
+        whole = [*self.workers.counts.values(), *self.left_out.values(), *self.selected]
+        low[whole] = high[whole] = np.round(self.values[whole])
+        lacking = [mean.lacking for mean in self.means if mean.lacking >= 0]
+        low[lacking] = high[lacking] = np.maximum(0.0, self.values[lacking])
+        served = replace(self.program, cost=[cost], low=[low], high=[high])
+        values = served.solve(SolveLimits(time_limit_s=clock.left())).values
+        if values is None:
+            return mixture
+        more = {lost: self._mixture(flow, values) for lost, flow in partial.items()}
+        return replace(mixture, after={**mixture.after, **more})
 
     def _answer(self, limits: SolveLimits) -> ProgramSolution:
         """The program's answer; that there is none is tried once more without presolve.
@@ -166,61 +146,19 @@ class MixProgram:
         for (task, pool, held), column in flow.served.items():
             if values[column] > FEASIBILITY_TOLERANCE:
                 by_group.setdefault((pool, held), {})[task] = float(values[column])
-        streams = self._whole_streams(flow, values, ways, by_group)
-        seats = tuple(self._seats(flow, values, of, shares, streams) for of, shares in by_group.items())
+        seats = tuple(self._seats(flow, values, of, shares) for of, shares in by_group.items())
         return Mixture(ways, seats, self.value, self.bound)
 
-    def _seats(
-        self,
-        flow: FlowRows,
-        values: Floats,
-        of: Count,
-        shares: Mapping[Task, float],
-        streams: Mapping[tuple[Task, Count], int],
-    ) -> Seats:
+    def _seats(self, flow: FlowRows, values: Floats, of: Count, shares: Mapping[Task, float]) -> Seats:
         served: dict[Instance, float] = {}
         for (name, variant, rate), share in shares.items():
             served[name, variant] = served.get((name, variant), 0.0) + share * rate
         batches = {instance: self.batch[instance, of[0]] for instance in served}
-        own = {task: streams[task, of] for task in shares if (task, of) in streams}
+        streams = {task: round(values[flow.streams[task, of]]) for task in shares if (task, of) in flow.streams}
         room, count = flow.workers.rooms.get(of, NO_ROOM), round(float(values[flow.workers.counts[of]]))
-        return Seats(*of, served, count, batches, own, room, self._allotted(flow, of, values))
-
-    def _allotted(self, flow: FlowRows, of: Count, values: Floats) -> tuple[tuple[Allotment, int], ...]:
-        """How many of the workers take at most what, of those with a choice."""
-        columns = flow.allotted.get(of, ())
-        return tuple((one, times) for one, column in columns if (times := round(float(values[column]))) > 0)
-
-    def _whole_streams(
-        self,
-        flow: FlowRows,
-        values: Floats,
-        ways: Sequence[tuple[Way, float]],
-        by_group: Mapping[Count, Mapping[Task, float]],
-    ) -> Mapping[tuple[Task, Count], int]:
-        """(Task, workers that hold the same) -> whole streams there, which sum to those of the ways."""
-        brought: dict[tuple[Task, str], float] = {}
-        for way, share in ways:
-            for instance, tier, rate in self.table.placed(way):
-                key = (*instance, rate), tier
-                brought[key] = brought.get(key, 0.0) + share
-        found: dict[tuple[Task, Count], int] = {}
-        for (task, tier), share in brought.items():
-            if count := self.table.streams.get(task[0], 0):
-                on = [of for of in by_group if self.network.tier_of[of[0]] == tier and task in by_group[of]]
-                parts = [count * by_group[of][task] for of in on]
-                most = [self._most(flow, of, task, values) for of in on]
-                whole = whole_numbers(parts, most, round(count * share))
-                found |= {(task, of): streams for of, streams in zip(on, whole, strict=True)}
-        return found
-
-    def _most(self, flow: FlowRows, of: Count, task: Task, values: Floats) -> int:
-        """The most streams of a task on the workers that hold the same."""
-        if allotted := self._allotted(flow, of, values):
-            return sum(times * one[task] for one, times in allotted)
-        is_hit = flow.lost == Lost(LossKind.WORKER, of[:1], of[1])
-        workers = round(float(values[flow.workers.counts[of]])) - is_hit
-        return workers * flow.workers.rooms.get(of, NO_ROOM).most.get(task, 0)
+        allotted = [(one, round(float(values[column]))) for one, column in flow.allotted.get(of, ())]
+        used = tuple((one, times) for one, times in allotted if times > 0)
+        return Seats(*of, served, count, batches, streams, room, used)
 
     def _rooms(
         self, counts: Iterable[Count], busy: Mapping[tuple[Instance, str], float], *, relaxed: bool
@@ -286,14 +224,14 @@ class MixProgram:
         name, variant = instance
         return self.network.demand({name: variant}).memory[name][pool].scarcer
 
-    def _single(self, block: int) -> None:
+    def _single(self, block: int) -> Sequence[int]:
         """Rows: in each flow all requests of a block take ways of one selection, with a binary column for each."""
         by_selection: dict[tuple[str, ...], list[int]] = {}
         for number, way in enumerate(self.table.ways):
             if way.block == block:
                 by_selection.setdefault(way.variants, []).append(number)
         if len(by_selection) == 1:
-            return
+            return ()
         made = self.program.add_columns(np.zeros(len(by_selection)), 1.0, integer=True)
         for flow in (self.flow, *self.after.values()):
             least = -math.inf if block in flow.partial else 0.0
@@ -301,6 +239,8 @@ class MixProgram:
             self.program.fill(rows, made, -1.0)
             for row, numbers in zip(rows, by_selection.values(), strict=True):
                 self.program.fill([row] * len(numbers), flow.taken[numbers], 1.0)
+        columns: list[int] = made.tolist()
+        return columns
 
     def _limit_shortfall_after_losses(self, mean: Mean) -> None:
         """Rows: if anything is lacking of the mean accuracy, the first flow lacks as much.

@@ -24,11 +24,11 @@ from jellybean_solver.mixture.ways import Instance, Way
 from jellybean_solver.mixture.whole_streams import Task
 from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
 from jellybean_solver.model.loss_checks import RouteLoads
-from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.plan import Certificate, Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.shed_audits import plan_without_audits
-from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.model.targets import LossKind
 from jellybean_solver.model.workflow import request_s
+from jellybean_solver.small.routes import cut, planned_operator, stated_plan, wrap_around
 
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
@@ -70,7 +70,7 @@ class PlanBuilder:
 
     def __init__(self, network: Network, blocks: Sequence[Block], mixture: Mixture, *, even: bool = False) -> None:
         self.network, self.blocks, self.mixture, self.even = network, blocks, mixture, even
-        seats = [seats for flow in (mixture, *mixture.after.values()) for seats in flow.seats]
+        seats = mixture.all_seats
         self.counts = {(one.pool, one.held): max(1, one.count) for one in seats}
         self.batch = {(one, own.pool): size for own in seats for one, size in own.batches.items()}
         self.streams = stream_counts(blocks)
@@ -142,14 +142,13 @@ class PlanBuilder:
         By the usual `weights`; those that are only rehearsed get any. Without an audit its route is empty.
         """
         workflow_of = self.network.problem.workflow_of
-        rest: dict[str, list[tuple[RouteKey, float]]] = {}
+        of = [workflow_of(key[0][0]) for key in keys]
+        parts: dict[str, list[tuple[RouteKey, float]]] = {}
         for key, weight in audits.items():
-            rest.setdefault(workflow_of(key[0][0]), []).append((key, weight))
-        return [
-            (place, audit, part)
-            for place, (key, weight) in enumerate(zip(keys, weights.tolist(), strict=True))
-            for audit, part in _dealt_audits(weight, rest.get(workflow_of(key[0][0]), []))
-        ]
+            parts.setdefault(workflow_of(key[0][0]), []).append((key, weight))
+        without: dict[str, list[tuple[RouteKey, float]]] = {workflow: [((), 1.0)] for workflow in of}
+        laid = cut([*zip(weights.tolist(), range(len(keys)), strict=True)], of, without | parts)
+        return [(place, audit, part / weights[place] if part > 0 else 1.0) for part, place, audit in laid]
 
     def _lost(self, loss: Loss) -> Lost:
         if loss.kind is not LossKind.WORKER:
@@ -190,23 +189,10 @@ class PlanBuilder:
             free = [max(SLIVER, 1.0 - own) for own in taken]
             others = {one: rate for one, rate in seats.served.items() if one[0] not in self.streams}
             return [{one: rate * own / sum(free) for one, rate in others.items()} for own in free]
-        if self.even or len(seats.served) == 1 or count == 1:
+        if self.even:
             return [{one: rate / count for one, rate in seats.served.items()} for _ in range(count)]
         busy = {one: self._request_s(one, seats) for one in seats.served}
-        loads = {one: rate * busy[one] for one, rate in seats.served.items()}
-        total = sum(loads.values())
-        room = total / count
-        filled: list[dict[Instance, float]] = [{}]
-        left = room
-        for one, load in loads.items():
-            while load > left + SLIVER * total and len(filled) < count:
-                if left > SLIVER * total:
-                    filled[-1][one] = left / busy[one]
-                    load -= left  # noqa: PLW2901
-                filled.append({})
-                left = room
-            filled[-1][one] = load / busy[one] if busy[one] > 0 else seats.served[one]
-            left -= load
+        filled = wrap_around(seats.served, busy, count)
         return filled + [{} for _ in range(count - len(filled))]
 
     def _request_s(self, instance: Instance, seats: Seats) -> float:
@@ -250,37 +236,17 @@ class PlanBuilder:
         routes = tuple(Route(weight, dict(key)) for weight, key in zip(weights.tolist(), keys, strict=True))
         used = {worker for route in routes for worker in route.workers.values()}
         runs = [worker for worker in self.workers if worker.name in used]
-        draft = Plan(
-            name=problem.name,
-            tiers=problem.tiers,
-            sources=problem.sources,
-            operators=tuple(self._operator(name, variants[name]) for name in self.network.names),
-            workers=tuple(self._planned(worker, routes, variants) for worker in runs),
-            routes=routes,
-            links=problem.links,
-            slo=problem.slo,
-            utilisation=problem.utilisation,
-            hop_s=problem.hop_s,
-            cost=Cost(0.0, 0.0),
-            accuracy=None,
-            certificate=certificate,
-            stale_profiles=problem.stale_profiles,
-        )
-        return with_figures(problem, draft)
+        operators = [self._operator(name, variants[name]) for name in self.network.names]
+        workers = [self._planned(worker, routes, variants) for worker in runs]
+        return stated_plan(problem, operators, workers, routes, certificate)
 
     def _planned(
         self, worker: _Worker, routes: Sequence[Route], variants: Mapping[str, tuple[str, ...]]
     ) -> PlannedWorker:
         pool = self.network.problem.pool_by_name[worker.pool]
         served = {name for route in routes for name, at in route.workers.items() if at == worker.name}
-        flows = (self.mixture, *self.mixture.after.values())
-        holds = {
-            one
-            for flow in flows
-            for seats in flow.seats
-            if (seats.pool, seats.held) == (worker.pool, worker.held)
-            for one in seats.served
-        }
+        alike = (seats for seats in self.mixture.all_seats if (seats.pool, seats.held) == (worker.pool, worker.held))
+        holds = {one for seats in alike for one in seats.served}
         runs = {name: variant for name, variant in sorted(holds) if name in served and len(variants[name]) > 1}
         price, sharing = pool.price_usd_per_h, pool.sharing
         return PlannedWorker(worker.name, pool.name, pool.tier, price, sharing, {}, 0.0, variants=runs)
@@ -291,10 +257,7 @@ class PlanBuilder:
 
         def of(chosen: str) -> PlannedOperator:
             batch = {pool: size for (instance, pool), size in self.batch.items() if instance == (name, chosen)}
-            delay_s, state, model = operator.batch_delay_s, operator.state, operator.variant(chosen).model
-            return PlannedOperator(
-                name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, model, batch_delay_s=delay_s, state=state
-            )
+            return planned_operator(operator, chosen, batch)
 
         return replace(of(variants[0]), others=tuple(of(variant) for variant in variants[1:]))
 
@@ -331,7 +294,7 @@ def _dealt_out(
     pieces: Sequence[_Piece], name: str, brings: Sequence[float], rooms: dict[str, float]
 ) -> Iterator[_Piece]:
     """Pieces cut into those of one worker each. `rooms`: worker -> requests that it still takes; they are used up."""
-    rests: list[tuple[_Piece, float, float]] = []  # piece, what it brought, what is left of that
+    rests: list[tuple[float, tuple[_Piece, float]]] = []  # what is left of a piece, and what it brought
 
     def part(piece: _Piece, amount: float, brought: float, worker: str) -> _Piece:
         rooms[worker] -= amount
@@ -345,20 +308,11 @@ def _dealt_out(
             if given > SLIVER * amount:
                 yield part(piece, given, amount, worker)
                 rest -= given
-        rests.append((piece, amount, rest))
-    open_rooms = [worker for worker in reversed(rooms) if rooms[worker] > 0] or [next(reversed(rooms))]
-    for piece, brought, left in rests:
-        rest = left
-        while rest > SLIVER * brought or (rest > 0 and rest == brought):
-            worker = open_rooms[-1]
-            last = len(open_rooms) == 1 or rest <= rooms[worker] + SLIVER * brought
-            given = rest if last else rooms[worker]
-            if given > 0:
-                yield part(piece, given, brought, worker)
-            if last:
-                break
-            rest -= given
-            open_rooms.pop()
+        if rest > SLIVER * amount:
+            rests.append((rest, (piece, amount)))
+    left = [(worker, room) for worker, room in rooms.items() if room > 0] or [(next(reversed(rooms)), 1.0)]
+    for amount, (piece, brought), worker in cut(rests, [()] * len(rests), {(): left}):
+        yield part(piece, amount, brought, worker)
 
 
 def _route_weights(pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
@@ -374,25 +328,3 @@ def _route_weights(pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
         served = total if total < 1.0 - ALL else 1.0
         found |= {key: served * weight / total for key, weight in kept.items()}
     return found
-
-
-def _dealt_audits(weight: float, rest: list[tuple[RouteKey, float]]) -> list[tuple[RouteKey, float]]:
-    """The audits of the requests on a route: routes of audits, with their parts of 1; without audits an empty one.
-
-    `rest`: routes of audits, with the weights that are not dealt out yet.
-    """
-    if not rest:
-        return [((), 1.0)]
-    left = weight
-    found: list[tuple[RouteKey, float]] = []
-    while left > 0.0:
-        key, most = rest[0]
-        taken = left if len(rest) == 1 else min(left, most)
-        if taken > SLIVER * weight:
-            found.append((key, taken))
-        left -= taken
-        rest[0] = key, most - taken
-        if left > 0.0:
-            rest.pop(0)
-    total = math.fsum(part for _, part in found)
-    return [(key, part / total) for key, part in found] or [(rest[0][0], 1.0)]

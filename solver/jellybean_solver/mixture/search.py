@@ -60,18 +60,17 @@ def best_mixture(
     """
     if not table.ways:
         return MixOutcome(None, math.inf)
-    network, search = table.network, _Search(goal, modes, gap, clock, cutoff, running)
-    sets = _SetFinder(network, running, assignment.matching_sets)
+    search = _Search(table.network, goal, modes, gap, clock, cutoff, running, assignment.matching_sets)
     relaxed = search.run(table, None)
     found, bound = relaxed.mixture, relaxed.bound
-    if found is None or _is_exact(table, found, running):
+    if found is None or search.is_exact(table, found):
         return relaxed
-    used = {one for flow in (found, *found.after.values()) for seats in flow.seats for one in seats.served}
-    exact = search.run(table.using(used), sets.of(used)).mixture
+    used = {one for seats in found.all_seats for one in seats.served}
+    exact = search.run(table.using(used), search.sets(used)).mixture
     is_closed = exact is not None and exact.value - bound <= gap * max(abs(exact.value), abs(bound))
     if not is_closed and _are_few(table, exact):
         everything = {instance for instance, _ in table.busy}
-        outcome = search.run(table, sets.of(everything))
+        outcome = search.run(table, search.sets(everything))
         both = [one for one in (exact, outcome.mixture) if one is not None]
         exact, bound = min(both, key=lambda one: one.value, default=None), max(bound, outcome.bound)
     return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
@@ -79,14 +78,19 @@ def best_mixture(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Runs of the program with one goal. `cutoff`: of what it minimises. `running`: what loads are priced from."""
+    """Runs of the program with one goal. `cutoff`: of what it minimises. `running`: what loads are priced from.
 
+    `matching_sets`: most sets of instances of a pool whose loads are priced.
+    """
+
+    network: Network
     goal: Goal
     modes: Modes
     gap: float
     clock: Clock
     cutoff: float
     running: RunningPlan | None
+    matching_sets: int
 
     def run(self, table: WayTable, held: HeldByPool | None) -> MixOutcome:
         """The best mixture, with a flow after each loss that can happen to it.
@@ -103,7 +107,7 @@ class _Search:
             found = program.solve(SolveLimits(self.gap, self.clock.left(), self.cutoff))
             if not program.is_restricted:
                 bound = max(bound, math.inf if program.proven else program.bound)
-            lost = () if found is None else self._lost_workers(table.network, found)
+            lost = () if found is None else self._lost_workers(found)
             more = [one for one in lost if one not in program.after]
             if not more:
                 return MixOutcome(None if found is None else program.with_most_served(found, self.clock), bound)
@@ -114,21 +118,56 @@ class _Search:
         """The losses of tiers without sources and of links, where a way takes them."""
         sources = {source.tier for source in table.network.problem.sources}
         tiers = {tier for way in table.ways for tier in way.tiers} - sources
-        links = {pair for way in table.ways for pair in way.crosses}
+        links = {pair for way in table.ways for pair in way.sent}
         for kind in self.goal.survives:
             if kind is LossKind.SITE:
                 yield from (Lost(kind, (tier,)) for tier in table.network.problem.tiers if tier in tiers)
             elif kind is LossKind.LINK:
                 yield from (Lost(kind, pair) for pair in sorted(links))
 
-    def _lost_workers(self, network: Network, found: Mixture) -> Iterator[Lost]:
+    def _lost_workers(self, found: Mixture) -> Iterator[Lost]:
         """The losses of one of the workers that hold the same instances, for all that a mixture has."""
         every = LossKind.WORKER in self.goal.survives
         if every or LossKind.SPOT_WORKER in self.goal.survives:
-            groups = {(seats.pool, seats.held) for flow in (found, *found.after.values()) for seats in flow.seats}
-            for pool, held in sorted(groups):
-                if every or network.problem.pool_by_name[pool].terms is Terms.SPOT:
+            for pool, held in found.groups:
+                if every or self.network.problem.pool_by_name[pool].terms is Terms.SPOT:
                     yield Lost(LossKind.WORKER, (pool,), held)
+
+    def is_exact(self, table: WayTable, found: Mixture) -> bool:
+        """True if the workers of every pool can hold all that it serves, with whole streams, and loading it is free."""
+        served: dict[str, set[Instance]] = {}
+        for seats in found.all_seats:
+            served.setdefault(seats.pool, set()).update(seats.served)
+
+        def is_exact(pool: str, instances: set[Instance]) -> bool:
+            if any(table.has_streams_of_unlike_rates(name) for name, _ in instances):
+                return False
+            if self.network.problem.pool_by_name[pool].sharing is Sharing.EXCLUSIVE:
+                return True
+            if len(instances) > 1 and any(name in table.streams for name, _ in instances):
+                return False
+            sets = _sets_of(self.network, pool, tuple(sorted(instances)))
+            return len(sets.sets) <= 1 and not self._has_paid_loads(pool, instances)
+
+        return all(is_exact(pool, instances) for pool, instances in served.items())
+
+    def sets(self, used: set[Instance]) -> HeldByPool:
+        """The sets of instances that workers of shared pools may hold.
+
+        All of them where loading has a price, unless they are too many; else the largest.
+        """
+        found: dict[str, HeldSets] = {}
+        workers = {one: self.network.demand(dict([one])).workers[one[0]] for one in sorted(used)}
+        for pool in (pool for pool in self.network.pools if pool.sharing is Sharing.SHARED):
+            runs = tuple(one for one, by_pool in workers.items() if pool.name in by_pool)
+            most = self.matching_sets if self._has_paid_loads(pool.name, runs) else None
+            found[pool.name] = _sets_of(self.network, pool.name, runs, most)
+        return found
+
+    def _has_paid_loads(self, pool: str, instances: Iterable[Instance]) -> bool:
+        """True if loading any of the instances in a pool has a price."""
+        running = self.running
+        return running is not None and any(running.load_usd_per_h(*one, pool) > 0 for one in instances)
 
 
 def _are_few(table: WayTable, known: Mixture | None) -> bool:
@@ -140,50 +179,6 @@ def _are_few(table: WayTable, known: Mixture | None) -> bool:
         return False
     by_pool = Counter(pool for _, pool in table.busy)
     return max(by_pool.values(), default=0) <= MOST_INSTANCES
-
-
-def _is_exact(table: WayTable, found: Mixture, running: RunningPlan | None) -> bool:
-    """True if the workers of every pool can hold all that it serves, with whole streams, and loading it is free."""
-    network, served = table.network, dict[str, set[Instance]]()
-    for seats in (seats for flow in (found, *found.after.values()) for seats in flow.seats):
-        served.setdefault(seats.pool, set()).update(seats.served)
-
-    def is_exact(pool: str, instances: set[Instance]) -> bool:
-        if any(table.has_streams_of_unlike_rates(name) for name, _ in instances):
-            return False
-        if network.problem.pool_by_name[pool].sharing is Sharing.EXCLUSIVE:
-            return True
-        if len(instances) > 1 and any(name in table.streams for name, _ in instances):
-            return False
-        is_free = not _has_paid_loads(running, pool, instances)
-        return is_free and len(_sets_of(network, pool, tuple(sorted(instances))).sets) <= 1
-
-    return all(is_exact(pool, instances) for pool, instances in served.items())
-
-
-def _has_paid_loads(running: RunningPlan | None, pool: str, instances: Iterable[Instance]) -> bool:
-    """True if loading any of the instances in a pool has a price."""
-    return running is not None and any(running.load_usd_per_h(*one, pool) > 0 for one in instances)
-
-
-@dataclass(frozen=True, slots=True)
-class _SetFinder:
-    """The sets of instances that workers of shared pools may hold. `most`: sets of a pool where loads have a price."""
-
-    network: Network
-    running: RunningPlan | None
-    most: int
-
-    def of(self, used: set[Instance]) -> HeldByPool:
-        """The sets of these instances: all where loading has a price, unless they are too many, else the largest."""
-        found: dict[str, HeldSets] = {}
-        for pool in self.network.pools:
-            if pool.sharing is Sharing.SHARED:
-                name = pool.name
-                runs = tuple(one for one in sorted(used) if name in self.network.demand(dict([one])).workers[one[0]])
-                most = self.most if _has_paid_loads(self.running, name, runs) else None
-                found[name] = _sets_of(self.network, name, runs, most)
-        return found
 
 
 def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...], most: int | None = None) -> HeldSets:

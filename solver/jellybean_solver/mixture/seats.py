@@ -100,14 +100,23 @@ class Mixture:
     bound: float
     after: Mapping[Lost, Mixture] = field(default_factory=dict)
 
+    @property
+    def all_seats(self) -> tuple[Seats, ...]:
+        """Those of the usual flow, and of the flows after losses."""
+        return self.seats + tuple(seats for flow in self.after.values() for seats in flow.seats)
+
+    @property
+    def groups(self) -> list[tuple[str, Held]]:
+        """Pools with what workers there hold, sorted."""
+        return sorted({(seats.pool, seats.held) for seats in self.all_seats})
+
     def with_spare_workers(self) -> Mixture:
         """The mixture with one more worker of each that hold the same instances, so that any one of them may be lost.
 
         The requests then spread as with everything there: the workers that are left of a group do what it did without
         the spare one.
         """
-        groups = {(seats.pool, seats.held) for flow in (self, *self.after.values()) for seats in flow.seats}
-        lost = {Lost(LossKind.WORKER, (pool,), held): replace(self, after={}) for pool, held in sorted(groups)}
+        lost = {Lost(LossKind.WORKER, (pool,), held): replace(self, after={}) for pool, held in self.groups}
         flows = {loss: flow._with_one_more() for loss, flow in {**self.after, **lost}.items()}
         return replace(self._with_one_more(), after=flows)
 

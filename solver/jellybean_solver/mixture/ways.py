@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network, Tiers
 from jellybean_solver.errors import OutOfTimeError, SolverError
@@ -26,9 +26,9 @@ Instance = tuple[str, str]  # operator, variant
 class Way:
     """A selection of a block and a tier for each of its operators, in the operators' order. `block`: its number.
 
-    `usd_per_h`: traffic if all requests took this way; `sent`: bytes per second on each limited link then. `rates`:
-    requests per second of each operator then, in all sites. `accuracy`: of the selection, in percent. `crosses`: the
-    tiers between which its data flows. `uses`: what its traffic uses of resources then.
+    `usd_per_h`: traffic if all requests took this way; `sent`: bytes per second between each two tiers then. `rates`:
+    requests per second of each operator then, in all sites. `accuracy`: of the selection, in percent. `uses`: what its
+    traffic uses of limited resources then.
     """
 
     variants: tuple[str, ...]
@@ -37,13 +37,12 @@ class Way:
     usd_per_h: float
     sent: Mapping[Tiers, float]
     rates: tuple[float, ...]
-    crosses: frozenset[Tiers] = frozenset()
-    block: int = 0
-    uses: Mapping[str, float] = field(default_factory=dict)
+    block: int
+    uses: Mapping[str, float]
 
     def is_closed_by(self, kind: LossKind, of: tuple[str, ...]) -> bool:
         """True if requests cannot take this way after the loss of a tier or link; a worker's loss closes none."""
-        return of[0] in self.tiers if kind is LossKind.SITE else kind is LossKind.LINK and of in self.crosses
+        return of[0] in self.tiers if kind is LossKind.SITE else kind is LossKind.LINK and of in self.sent
 
 
 class TooManyWaysError(SolverError):
@@ -59,8 +58,8 @@ def all_ways(network: Network, blocks: Sequence[Block], *, limit: Clock = Clock(
     found: list[Way] = []
     for number, block in enumerate(blocks):
         for selection, accuracy in _selections(network, block, limit):
-            for way in _ways_of(network.settled(selection), block, selection, accuracy):
-                found.append(replace(way, block=number) if number else way)
+            for way in _ways_of(network.settled(selection), block, number, selection, accuracy):
+                found.append(way)
                 if len(found) > MOST_WAYS:
                     raise TooManyWaysError(_too_many(network))
     return tuple(found)
@@ -103,7 +102,7 @@ def _selections(network: Network, block: Block, limit: Clock) -> Iterator[tuple[
     return extended({})
 
 
-def _ways_of(network: Network, block: Block, selection: Selection, accuracy: float) -> Iterator[Way]:
+def _ways_of(network: Network, block: Block, number: int, selection: Selection, accuracy: float) -> Iterator[Way]:
     demand, variants = network.demand(selection), tuple(selection[name] for name in block.names)
     rates = tuple(network.problem.rate_per_s[name] for name in block.names)
     for tiers in _tiers(network, block.names, demand):
@@ -111,9 +110,8 @@ def _ways_of(network: Network, block: Block, selection: Selection, accuracy: flo
         usd = sum(demand.entry[name][tier] for name, tier in at.items())
         usd += sum(demand.traffic[up, down][at[up], at[down]] for up, down in network.inner if down in at)
         sent = _sent(network, demand, at)
-        limited = {link: per_s for link, per_s in sent.items() if link in network.bandwidth}
-        way = Way(variants, tiers, accuracy, usd, limited, rates, _crosses(network, at))
-        yield replace(way, uses=used(network.problem, (), sent)) if network.problem.most else way
+        uses = used(network.problem, (), sent) if network.problem.most else {}
+        yield Way(variants, tiers, accuracy, usd, sent, rates, number, uses)
 
 
 def _tiers(network: Network, names: Sequence[str], demand: Demand) -> Iterator[tuple[str, ...]]:
@@ -136,20 +134,13 @@ def _tiers(network: Network, names: Sequence[str], demand: Demand) -> Iterator[t
     return extended({}, 0)
 
 
-def _crosses(network: Network, at: Mapping[str, str]) -> frozenset[Tiers]:
-    start = {source.name: source.tier for source in network.problem.sources} | dict(at)
-    edges = (edge for edge in network.problem.edges if edge.downstream in at)
-    pairs = {(start[edge.upstream], at[edge.downstream]) for edge in edges}
-    return frozenset(pair for pair in pairs if pair[0] != pair[1])
-
-
 def _sent(network: Network, demand: Demand, at: Mapping[str, str]) -> Mapping[Tiers, float]:
-    """Bytes per second on each link."""
+    """Bytes per second between each two tiers, also where messages are empty."""
     found: dict[Tiers, float] = {}
     inner = (((at[up], at[down]), demand.sent[up, down]) for up, down in network.inner if down in at)
     entries = (item for name in at for item in network.entry_bytes_per_s(name, at[name]).items())
     for link, sent in itertools.chain(inner, entries):
-        if link[0] != link[1] and sent > 0:
+        if link[0] != link[1]:
             found[link] = found.get(link, 0.0) + sent
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 MOST_ALLOTMENTS = 200  # of the workers that hold the same instances; each is an integer column of every flow
@@ -63,14 +63,3 @@ def _largest(size: Mapping[Task, float], most: Allotment) -> Iterator[Allotment]
         free = 1.0 - math.fsum(count * size[name] for name, count in one.items())
         if not any(one[name] < most[name] and _fitting(size[name], free, 1) for name in names):
             yield one
-
-
-def whole_numbers(values: Sequence[float], most: Sequence[int], total: int) -> list[int]:
-    """Whole numbers near the values, each at most its `most`, which sum to the total."""
-    found = [min(own, math.floor(value + ROUNDING)) for value, own in zip(values, most, strict=True)]
-    order = sorted(range(len(found)), key=lambda number: found[number] - values[number])
-    for number in order * (1 + sum(most)):
-        if sum(found) >= total:
-            break
-        found[number] += found[number] < most[number]
-    return found

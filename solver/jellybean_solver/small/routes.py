@@ -13,7 +13,7 @@ Invariant: a route's weight is the total length of its pieces; the rates of work
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,6 +31,8 @@ SLIVER = 1e-12  # fraction of requests; shorter pieces are rounding errors and j
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
 
 T = TypeVar("T")
+M = TypeVar("M")
+K = TypeVar("K", bound=Hashable)
 
 Marks = dict[str, str]  # operator -> tier, later operator -> worker
 Key = tuple[str, ...]  # the marks of some operators
@@ -83,13 +85,25 @@ def plan_of(problem: Problem, selection: Mapping[str, str], placed: Placed, cert
     for name, at in used:
         pools[name].add(pool_of[at])
     working = {at for _, at in used}
+    operators = [_operator(problem, o, selection[o.name], pools[o.name]) for o in problem.operators]
+    return stated_plan(problem, operators, [one for one, _ in seats if one.name in working], routes, certificate)
+
+
+def stated_plan(
+    problem: Problem,
+    operators: Sequence[PlannedOperator],
+    workers: Sequence[PlannedWorker],
+    routes: Sequence[Route],
+    certificate: Certificate,
+) -> Plan:
+    """The plan of these workers and routes, with the problem's figures; its cost and accuracy are placeholders."""
     draft = Plan(
         name=problem.name,
         tiers=problem.tiers,
         sources=problem.sources,
-        operators=tuple(_operator(problem, o, selection[o.name], pools[o.name]) for o in problem.operators),
-        workers=tuple(worker for worker, _ in seats if worker.name in working),
-        routes=routes,
+        operators=tuple(operators),
+        workers=tuple(workers),
+        routes=tuple(routes),
         links=problem.links,
         slo=problem.slo,
         utilisation=problem.utilisation,
@@ -102,36 +116,42 @@ def plan_of(problem: Problem, selection: Mapping[str, str], placed: Placed, cert
     return with_figures(problem, draft)
 
 
-def _cut(
-    pieces: Sequence[Piece], names: Sequence[str], parts: Mapping[Key, Sequence[tuple[T, float]]]
-) -> list[tuple[float, Marks, T]]:
-    """Divide the pieces that have the same marks for `names` among parts in their proportions.
+def cut(
+    pieces: Sequence[tuple[float, M]], keys: Sequence[K], parts: Mapping[K, Sequence[tuple[T, float]]]
+) -> list[tuple[float, M, T]]:
+    """Divide the pieces that have the same key among parts in their proportions.
 
-    `parts`: these marks -> (part, size). Returns (length, marks, part) per new piece. Pieces of marks without parts are
-    dropped: they are rounding errors of the solver.
+    `parts`: key -> (part, size). Returns (length, marks, part) per new piece. Pieces of keys without parts are dropped:
+    they are rounding errors of the solver.
     """
-    keys = [tuple(marks[name] for name in names) for _, marks in pieces]
     lengths = dict.fromkeys(keys, 0.0)
     for key, (length, _) in zip(keys, pieces, strict=True):
         lengths[key] += length
-    left: dict[Key, list[tuple[T, float]]] = {}
+    left: dict[K, list[tuple[T, float]]] = {}
     for key, length in lengths.items():
         total = sum(size for _, size in parts.get(key, ()))
         left[key] = [(part, size / total * length) for part, size in reversed(parts.get(key, ()))]
-    cut: list[tuple[float, Marks, T]] = []
+    found: list[tuple[float, M, T]] = []
     for key, (length, marks) in zip(keys, pieces, strict=True):
         queue, rest = left[key], length
         while queue:
             part, size = queue[-1]
             if len(queue) == 1 or rest <= size + SLIVER:
-                cut.append((rest, marks, part))
+                found.append((rest, marks, part))
                 queue[-1] = (part, size - rest)
                 break
             if size > SLIVER:
-                cut.append((size, marks, part))
+                found.append((size, marks, part))
                 rest -= size
             queue.pop()
-    return cut
+    return found
+
+
+def _cut(
+    pieces: Sequence[Piece], names: Sequence[str], parts: Mapping[Key, Sequence[tuple[T, float]]]
+) -> list[tuple[float, Marks, T]]:
+    """Cut pieces by their marks for `names`."""
+    return cut(pieces, [tuple(marks[name] for name in names) for _, marks in pieces], parts)
 
 
 def _seats(problem: Problem, placed: Placed) -> list[Seat]:
@@ -139,7 +159,7 @@ def _seats(problem: Problem, placed: Placed) -> list[Seat]:
     filled: dict[str, list[dict[str, float]]] = {pool.name: [] for pool in problem.pools}
     for group in placed.groups:
         busy = {name: placed.busy(name, group.pool) for name in sorted(group.shares, key=problem.position.__getitem__)}
-        filled[group.pool] += _wrap_around(group.shares, busy, group.count)
+        filled[group.pool] += wrap_around(group.shares, busy, group.count)
     if placed.uneven:
         for pool, workers in filled.items():
             held = {name for worker in workers for name in worker}
@@ -151,15 +171,14 @@ def _seats(problem: Problem, placed: Placed) -> list[Seat]:
     ]
 
 
-def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: int) -> list[dict[str, float]]:
+def wrap_around(shares: Mapping[T, float], busy: Mapping[T, float], count: int) -> list[dict[T, float]]:
     """Lay operators end to end and cut them into `count` workers of equal load; per worker, operator -> share.
 
     `shares`: operator -> fraction of its requests; `busy`: workers kept busy by all requests of an operator.
     """
-    filled: list[dict[str, float]] = [{} for _ in range(count)]
-    loads: list[Piece] = [(shares[name] * workers, {"operator": name}) for name, workers in busy.items()]
-    for load, marks, worker in _cut(loads, (), {(): [(at, 1.0) for at in range(count)]}):
-        name = marks["operator"]
+    filled: list[dict[T, float]] = [{} for _ in range(count)]
+    loads = [(shares[name] * workers, name) for name, workers in busy.items()]
+    for load, name, worker in cut(loads, [()] * len(loads), {(): [(at, 1.0) for at in range(count)]}):
         filled[worker][name] = load / busy[name] if busy[name] > 0 else shares[name]
     return filled
 
@@ -198,18 +217,16 @@ def _routes(
 
 
 def _operator(problem: Problem, operator: Operator, chosen: str, pools: Iterable[str]) -> PlannedOperator:
-    """The operator with its variant, model, and batch sizes in its pools; no other figures."""
     variant = operator.variant(chosen)
+    return planned_operator(
+        operator, chosen, {pool: max(problem.times(operator.name, variant, pool)) for pool in pools}
+    )
+
+
+def planned_operator(operator: Operator, chosen: str, batch: Mapping[str, int]) -> PlannedOperator:
+    """The operator with a variant, its model, and its batch sizes by pool; no other figures."""
+    model = operator.variant(chosen).model
+    delay_s, state = operator.batch_delay_s, operator.state
     return PlannedOperator(
-        operator.name,
-        operator.inputs,
-        chosen,
-        {pool: max(problem.times(operator.name, variant, pool)) for pool in pools},
-        0.0,
-        {},
-        {},
-        {},
-        variant.model,
-        batch_delay_s=operator.batch_delay_s,
-        state=operator.state,
+        operator.name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, model, batch_delay_s=delay_s, state=state
     )
