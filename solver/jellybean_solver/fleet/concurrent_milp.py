@@ -15,7 +15,7 @@ from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import Clock, Selection
-from jellybean_solver.small.assignment import Assignment, Attempt
+from jellybean_solver.small.assignment import Assignment
 
 POLL_S = 0.05  # seconds: longest `wait`, after which the caller checks its clock
 
@@ -76,7 +76,10 @@ class ConcurrentMilp:
         return milp
 
     def found(self) -> Iterator[tuple[Selection, Assignment]]:
-        """Selections with plans found since the last call; also updates `bound` and `finished`."""
+        """Selections with plans found since the last call; also updates `bound` and `finished`.
+
+        With a running plan the cost of an assignment has only a lower bound on that of its migration.
+        """
         if self._run is None or self._milp is None or self.finished:
             return
         answer = self._run.answer  # read first: once it is set, all incumbents are there
@@ -94,15 +97,6 @@ class ConcurrentMilp:
             self.start(self.cutoff, 0.0)
         elif answer is not None:
             self.finished = True
-
-    def attempts(self) -> Iterator[tuple[Selection, Attempt]]:
-        """The plans of `found()` as the beam search takes them.
-
-        None with a running plan, as the MILP has only a lower bound on the migration cost.
-        """
-        for selection, assignment in self.found():
-            if self._running is None:
-                yield selection, Attempt(assignment, -math.inf)
 
     def wait(self) -> None:
         """Block until a run ends, at most `POLL_S`."""

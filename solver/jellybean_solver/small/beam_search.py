@@ -35,8 +35,8 @@ class Companion(Protocol):
     def start(self, cutoff: float, gap: float) -> None:
         """Start to search for plans that cost less than `cutoff` (USD per hour), to the relative gap `gap`."""
 
-    def attempts(self) -> Iterator[tuple[Selection, Attempt]]:
-        """Incumbents found since the last call."""
+    def found(self) -> Iterator[tuple[Selection, Assignment]]:
+        """Incumbents found since the last call; with a running plan their costs are lower bounds."""
         ...
 
     def wait(self) -> None:
@@ -151,9 +151,10 @@ class BeamSearch:
             companion.start(self.cutoff, 0.0)
         if not is_open:
             companion.wait()
-        for selection, attempt in companion.attempts():
-            if attempt.value < self.cutoff:
-                self.best, self.best_selection, self.is_companions = attempt, selection, True
+        for selection, assignment in companion.found():
+            if self.running is None and assignment.cost < self.cutoff:
+                self.best, self.best_selection = Attempt(assignment, -math.inf), selection
+                self.is_companions = True
         return companion.bound >= self.cutoff or (companion.finished and not is_open)
 
     def _reproduce(self) -> None:
