@@ -62,17 +62,6 @@ class Evaluation:
         return {worker.name: worker.load for worker in self.plan.workers}
 
     @property
-    def rates_per_s(self) -> Mapping[tuple[str, str], float]:
-        """(Operator, worker) -> requests per second, in one site."""
-        rates = ((worker.name, worker.rates_per_s.items()) for worker in self.plan.workers)
-        return {(name, worker): rate for worker, own in rates for name, rate in own}
-
-    @property
-    def crossings(self) -> tuple[Flow, ...]:
-        """The traffic between tiers."""
-        return tuple(flow for flow in self.flows if flow.crosses)
-
-    @property
     def complaints(self) -> tuple[str, ...]:
         """All violations and breaches."""
         return self.violations + self.breaches

@@ -25,10 +25,11 @@ def _check(problem: Problem, plan: Plan) -> None:
     for shares, by_name in ((found.operators, by_operator), (found.tiers, by_tier)):
         for share in shares:
             assert share.usd_per_h == pytest.approx(by_name.get(share.name, 0.0), rel=1e-6, abs=1e-9)
-    network = sum(crossing.cost_usd_per_h for crossing in scored.crossings)
+    crossings = [flow for flow in scored.flows if flow.crosses]
+    network = sum(crossing.cost_usd_per_h for crossing in crossings)
     assert found.traffic.usd_per_h == pytest.approx(network, rel=1e-6, abs=1e-9)
     crossing = sum(flow.bytes_per_s for flow in found.flows if flow.crosses)
-    assert crossing == pytest.approx(sum(item.bytes_per_s for item in scored.crossings), abs=1e-9)
+    assert crossing == pytest.approx(sum(item.bytes_per_s for item in crossings), abs=1e-9)
     for worker in plan.workers:
         loads = operator_loads(plan, worker)
         assert sum(loads.values()) == pytest.approx(scored.loads[worker.name], rel=1e-6, abs=1e-9)

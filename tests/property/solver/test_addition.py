@@ -63,8 +63,7 @@ def _cheapest_on_free_workers(both: Problem, problem: Problem, before: Plan) -> 
     """The least cost of a workflow on the workers, and with the bandwidth, that a plan does not use at all."""
     used = Counter(worker.pool for worker in before.workers)
     pools = tuple(replace(pool, count=pool.count - used[pool.name]) for pool in problem.pools)
-    crossings = evaluate(restricted(both, {"a"}), before).crossings
-    crossed = {one.tiers for one in crossings}
+    crossed = {flow.tiers for flow in evaluate(restricted(both, {"a"}), before).flows if flow.crosses}
     links = tuple(
         link
         for link in problem.links

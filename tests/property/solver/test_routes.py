@@ -27,8 +27,11 @@ def test_routes_carry_exactly_what_the_workers_state(problem: Problem) -> None:
 
     assert math.fsum(route.weight for route in plan.routes) == pytest.approx(1.0, abs=1e-12)
     assert min(route.weight for route in plan.routes) > 0
-    stated = {(name, worker.name): rate for worker in plan.workers for name, rate in worker.rates_per_s.items()}
-    assert stated == pytest.approx(dict(scored.rates_per_s), rel=1e-9)
+    stated, brought = (
+        {(name, worker.name): rate for worker in one.workers for name, rate in worker.rates_per_s.items()}
+        for one in (plan, scored.plan)
+    )
+    assert stated == pytest.approx(brought, rel=1e-9)
     assert {worker.name: worker.load for worker in plan.workers} == pytest.approx(dict(scored.loads), rel=1e-9)
     for name, rate in problem.rate_per_s.items():
         if name in problem.operator_by_name:

@@ -24,12 +24,16 @@ def _plan(of: Problem) -> Plan:
     return plan
 
 
+def _rates(plan: Plan) -> dict[str, dict[str, float]]:
+    return {worker.name: dict(worker.rates_per_s) for worker in plan.workers}
+
+
 def test_figures_of_a_plan_worked_out_by_hand() -> None:
     case = _two_tiers()
     scored = evaluate(case, _plan(case))
 
     assert scored.complaints == ()
-    assert scored.rates_per_s == {("detect", "box-1"): 10.0, ("label", "gpu-1"): 10.0}
+    assert _rates(scored.plan) == {"box-1": {"detect": 10.0}, "gpu-1": {"label": 10.0}}
     assert scored.loads == {"box-1": pytest.approx(0.5), "gpu-1": pytest.approx(0.2)}
     assert scored.cost.compute_usd_per_h == pytest.approx(4.0)
     assert scored.cost.network_usd_per_h == pytest.approx(0.1)  # 10/s x GiB/36000 x 3600 s/h = 1 GiB/h at 0.1
@@ -58,7 +62,7 @@ def test_ratios_reach_rates_and_traffic() -> None:
     )
     scored = evaluate(case, _plan(case))
 
-    assert scored.rates_per_s == {("find", "box-1"): 10.0, ("read", "gpu-1"): 40.0, ("join", "gpu-1"): 10.0}
+    assert _rates(scored.plan) == {"box-1": {"find": 10.0}, "gpu-1": {"read": 40.0, "join": 10.0}}
     assert scored.loads["gpu-1"] == pytest.approx(0.5)
     assert scored.cost.network_usd_per_h == pytest.approx(0.4)  # four children cross per request
 
