@@ -23,7 +23,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.joint_lp import JointLp
-from jellybean_solver.fleet.packing.bin_packing import Load, seat_alone
+from jellybean_solver.fleet.packing.bin_packing import Load, in_pools
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Indices, SolveLimits, run
 from jellybean_solver.small.assignment import SPARE, Group
@@ -167,7 +167,8 @@ class LocalProgram(ExactMilp):
         price = self.joint_lp.network.usd_per_h
         pools = kinds.kinds[kind].pools
         order = sorted(pools, key=lambda pool: price[pool.name] + float(prices.count[self._alone[pool.name]]))
-        return seat_alone(replace(kinds.kinds[kind], pools=tuple(order)), shares, counts)
+        alone = ((counts[name], {name: share}) for name, share in shares.items())
+        return in_pools(replace(kinds.kinds[kind], pools=tuple(order)), alone)
 
     def _loads(self, spread: Floats) -> tuple[dict[str, tuple[Load, ...]], Floats]:
         """The loads on common shared pools, and per pool the workers whose memory they fill."""

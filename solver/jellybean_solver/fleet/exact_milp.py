@@ -42,6 +42,7 @@ class _Group:
     kind: int
     number: int
     count: int  # column n
+    load: int  # row: the workers kept busy
     leader: int | None = None
 
 
@@ -210,8 +211,8 @@ class ExactMilp:
         """
         kinds, program = self.kinds, self.program
         count = program.column(0.0, min(most, float(kinds.counts[kind])), integer=True)
-        group = self.groups[kind, number] = _Group(kind, number, count, leader)
         load = program.row(-math.inf, 0.0)
+        group = self.groups[kind, number] = _Group(kind, number, count, load, leader)
         program.fill([load, int(self.joint_lp.held[kind])], [count, count], [-1.0, 1.0])
         present: dict[int, int] = {}  # operator -> row
         for choice in choices:

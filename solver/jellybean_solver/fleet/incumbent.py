@@ -6,7 +6,6 @@ import math
 from typing import Protocol
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.fleet.relaxation import Point
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Selection
 from jellybean_solver.small.assignment import Assignment
@@ -44,7 +43,7 @@ class Incumbent:
     """The cheapest accepted plan within a budget (USD per hour).
 
     `target`: accuracy in percent, None if none is required; `gap`: the relative gap at which the search may end;
-    `judge`: checks the deadline, None if there is none; `point`: the relaxed point that the plan was rounded from.
+    `judge`: checks the deadline, None if there is none.
     `of_thread`: the plan is of a MILP in a thread, so that another run may find another one of its selection.
     """
 
@@ -54,7 +53,6 @@ class Incumbent:
         self.network, self.target, self.budget, self.gap, self.judge = network, target, budget, gap, judge
         self.assignment: Assignment | None = None
         self.selection: Selection = {}
-        self.point: Point | None = None
         self.of_thread = False
 
     @property

@@ -38,8 +38,6 @@ from jellybean_solver.joint.flow_rows import add_flows, entry_shares
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.outcome import Selection
 
-USED = 1e-6  # fraction of requests: smaller values are rounding errors
-
 
 class JointLp:
     """The joint LP of a network and an accuracy target in percent, without its columns y.
@@ -70,8 +68,7 @@ class JointLp:
         self.demands = [network.demand({**option, name: variant}) for name, variant, option in made]
         self.kinds = worker_classes(network, choices, self.demands, common)
         self.seconds: Floats | None = None  # per choice and class; None without a deadline
-        self.left_s = math.inf  # seconds that the current search's deadline leaves
-        self.links = 1.0  # share of every link's bandwidth that may be used
+        self.pace = pace
         self.link_rows = np.zeros(0, np.int64)
         self.limited_links: list[Tiers] = []  # the link of each of `link_rows`
         self.timed: tuple[Indices, ...] = ()  # per operator the delay rows that its run time enters
@@ -92,9 +89,10 @@ class JointLp:
 
     @cached_property
     def open(self) -> Mask:
-        """Per choice and class, true if the choice can run there and its input can reach the class's tier."""
+        """Per choice and class, true if the choice can run there in time and its input can reach the class's tier."""
         reached: Mask = self.meet[self.kinds.owner[:, None], self.kinds.tier] >= 0
-        return self.kinds.runs & reached
+        in_time = True if self.seconds is None else np.isfinite(self.seconds)
+        return self.kinds.runs & reached & in_time
 
     @cached_property
     def pools_kind(self) -> Indices:
@@ -214,7 +212,7 @@ class JointLp:
     def _deadline(self, pace: Pace) -> None:
         """Add the rows of delay_linearisation.py; each workflow has its share of the deadline (deadline_shares.py)."""
         problem = self.network.problem
-        self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
+        self.seconds = pace.seconds(self.network, self.kinds)
         shares = [problem.deadline_share(name) for name in self.network.names]
         self.share = np.array([share if share is not None else 0.0 for share in shares])
         self.at_hand = self.program.add_columns(np.zeros(len(self.network.names)), self.share * pace.left_s)
@@ -245,17 +243,6 @@ class JointLp:
                 self.program.fill([row] * len(terms), [c for c, _ in terms], [time for _, time in terms])
             timed.append(rows)
         self.timed = tuple(timed)
-
-    def no_slower(self, choice: int, served: Floats) -> Mask:
-        """Mask of the classes on which a choice takes no longer than on the slowest class that serves it in a point.
-
-        Without a deadline: all classes on which it can run. `served`: the choice's y per class.
-        """
-        found: Mask = self.open[choice]
-        if self.seconds is not None:
-            slowest = np.max(self.seconds[choice], where=served > USED, initial=0.0)
-            found = found & (self.seconds[choice] <= slowest * (1 + 1e-9))
-        return found
 
     def selection(self, made: Mask) -> Selection:
         """Operator -> variant; `made`: true for the choices that are made."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.fleet.ancestor_closure import AncestorClosure
-from jellybean_solver.fleet.integer_counts import FEW, Box
-from jellybean_solver.fleet.joint_lp import USED, RelaxedLp
+from jellybean_solver.fleet.integer_counts import Box
+from jellybean_solver.fleet.joint_lp import RelaxedLp
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.milp.warm_lp import Linear, Optimum
 from jellybean_solver.outcome import Clock
@@ -82,50 +82,17 @@ class Relaxation:
         optimum = self._linear.solve()
         return None if optimum is None else self._point(optimum, box)
 
-    @property
-    def most(self) -> Floats:
-        """Upper limit of each column m: the workers that may be paid in each pool."""
-        most: Floats = self._matrix.most[self.joint_lp.paid]
-        return most
-
-    def less_room(self, point: Point, share: float) -> Floats:
-        """Upper limits of the columns m with fewer workers in each class of many: `share` workers less per operator.
-
-        Counts the operators that run on the class in the point; the total per class is rounded up, and the dearest
-        pools lose workers first.
-        """
-        users = np.zeros((len(self.joint_lp.network.names), len(self.kinds.kinds)))
-        np.maximum.at(users, self.kinds.owner, (point.served > USED).astype(float))
-        most = self.most
-        dearer = np.concatenate([np.cumsum(part[::-1])[::-1] - part for part in self._by_kind(most)])
-        wanted = np.where(self.kinds.counts > FEW, np.ceil(share * users.sum(axis=0)), 0.0)
-        left: Floats = most - np.clip(wanted[self.joint_lp.pools_kind] - dearer, 0.0, most)
-        return left
-
-    def solve_within(self, box: Box, most: Floats) -> Point | None:
-        """The optimum in the box with `most` as upper limits of the columns m; None if infeasible."""
-        self._linear.limit(self.joint_lp.paid, most)
-        try:
-            return self.solve(box)
-        finally:
-            self._linear.limit(self.joint_lp.paid, self.most)
-
     def links_within(self, share: float) -> None:
         """From now on, limit the traffic of every link to this share of its bandwidth."""
-        self.joint_lp.links = share
         self._matrix.high[self.joint_lp.link_rows] = share
         self._linear.limit_rows(self.joint_lp.link_rows, share)
 
     def answer_within(self, left_s: float, clock: Clock) -> None:
         """Set a new deadline (`left_s`: delay_linearisation.py) and a new time limit for all further solves."""
-        self._linear.clock, self.joint_lp.left_s = clock, left_s
+        self._linear.clock = clock
         at_hand = self.joint_lp.at_hand
         self._matrix.most[at_hand] = self.joint_lp.share * left_s
         self._linear.limit(at_hand, self.joint_lp.share * left_s)
-
-    def _by_kind(self, figures: Floats) -> list[Floats]:
-        """One value per column m, split into an array per class."""
-        return np.split(figures, np.flatnonzero(np.diff(self.joint_lp.pools_kind)) + 1)
 
     def _bound(self, duals: Floats, box: Box) -> tuple[float, Floats, Floats]:
         """The lower bound that duals prove, the same per choice if it is made, and the reduced costs of the counts.

@@ -29,7 +29,7 @@ from jellybean_solver.fleet.joint_lp import RelaxedLp
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
 from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits, SearchSettings
-from jellybean_solver.fleet.tree_search import SearchParts, TreeSearch
+from jellybean_solver.fleet.tree_search import TreeSearch
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import (
     VALUE_TOLERANCE,
@@ -84,6 +84,7 @@ class FleetSearch:
             raise SolverError("a search without a pace has no deadline")
         self.pace, self.budget, self.limit = replace(self.pace, left_s=left_s), limits.budget, limits.clock
         self.clock = self.limit.earlier(self.settings.grace_s, self.settings.grace_share)
+        self.joint_lp.pace = self.pace
         if self.joint_lp.possible:
             for relaxation in self.relaxations:
                 relaxation.answer_within(left_s, self.clock)
@@ -112,16 +113,9 @@ class FleetSearch:
         return self._outcome(incumbent, bound, len(search.visited), late)
 
     def _tree_search(self, incumbent: Incumbent) -> TreeSearch:
-        parts = SearchParts(
-            relaxations=self.relaxations,
-            rounding=self.rounding,
-            incumbent=incumbent,
-            milp=ConcurrentMilp(self.network, self.target, self.fixed, self.clock),
-            clock=self.clock,
-            settings=self.settings,
-            is_paced=self.pace is not None,
-        )
-        return TreeSearch(parts)
+        milp = ConcurrentMilp(self.network, self.target, self.fixed, self.clock)
+        is_paced = self.pace is not None
+        return TreeSearch(self.relaxations, self.rounding, incumbent, milp, self.clock, is_paced=is_paced)
 
     def _reproduce(self, incumbent: Incumbent) -> None:
         """Solve the incumbent's selection again by itself, so that its plan does not depend on thread timing."""

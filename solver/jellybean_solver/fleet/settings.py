@@ -28,13 +28,10 @@ class SearchSettings:
     depths: tuple[float, ...] = (0.6, 0.3, 0.1)  # shares of the gap: distance to the best relaxed selection, by step
     pruned_share: float = 0.9  # share of the gap: plans that are cheaper than the incumbent by less are pruned for good
     near_enough: float = 0.99  # share of the gap: a rounded plan within it of the bound ends the rounding
-    first_rounding: float = 0.01  # relative gap of rounding for the very first plan
-    quick_rounding: float = 0.3  # share of the gap that a rounding may lose in the search
-    fine_rounding: float = 0.2  # share of the gap that a rounding may lose at the end
+    rounding: float = 0.2  # share of the gap that a rounding may lose
     roundings: int = 5  # selections rounded before the tree is explored further
     reproducing_nodes: int = 1_000  # most nodes of the exact MILP that makes the final plan reproducible
     relaxations_per_deadline: int = 250  # most relaxations solved for one deadline on the delay
-    memory_headroom: tuple[float, ...] = (0.0, 0.2, 1.0)  # tried in turn: workers left unused per operator on a class
     grace_s: float = 1.0  # seconds reserved at the end of the time limit to round the points found so far
     grace_share: float = 0.1  # most of the time limit that `grace_s` may take
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.branch_and_bound import Tree
@@ -18,43 +17,34 @@ from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
 from jellybean_solver.fleet.selection_closing import SelectionClosing
-from jellybean_solver.fleet.settings import SearchSettings
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 from jellybean_solver.small.assignment import Assignment
 
 
-@dataclass(frozen=True, slots=True)
-class SearchParts:
-    """The components of a tree search.
+class TreeSearch:
+    """One search.
 
     `relaxations`: warm-started; two solve both children of a node concurrently.
     `milp`: exact MILP that starts when only integral nodes are left at the bound.
-    `is_paced`: True if there is a deadline on the linearised delay.
+    `is_paced`: True if there is a deadline on the linearised delay. `most_relaxations`: after so many, such a search
+    ends with the plans it has.
     """
 
-    relaxations: tuple[Relaxation, ...]
-    rounding: SelectionRounding
-    incumbent: Incumbent
-    milp: ConcurrentMilp
-    clock: Clock
-    settings: SearchSettings
-    is_paced: bool
-
-    @property
-    def relaxations_solved(self) -> int:
-        """How many relaxations were solved so far."""
-        return sum(relaxation.solved for relaxation in self.relaxations)
-
-
-class TreeSearch:
-    """One search. `most_relaxations`: after so many, a search under a deadline ends with the plans it has."""
-
-    def __init__(self, parts: SearchParts) -> None:
-        self.parts, self.incumbent, self.milp = parts, parts.incumbent, parts.milp
-        self.clock, self.settings, self.judge = parts.clock, parts.settings, parts.incumbent.judge
-        self.relaxation, self.rounding = parts.relaxations[0], parts.rounding
+    def __init__(
+        self,
+        relaxations: tuple[Relaxation, ...],
+        rounding: SelectionRounding,
+        incumbent: Incumbent,
+        milp: ConcurrentMilp,
+        clock: Clock,
+        *,
+        is_paced: bool,
+    ) -> None:
+        self.relaxations, self.relaxation, self.rounding = relaxations, relaxations[0], rounding
+        self.incumbent, self.milp, self.clock = incumbent, milp, clock
+        self.settings, self.judge, self.is_paced = rounding.settings, incumbent.judge, is_paced
         self.joint_lp = self.relaxation.joint_lp
-        self.most_relaxations = parts.relaxations_solved + parts.settings.relaxations_per_deadline
+        self.most_relaxations = self.solved + self.settings.relaxations_per_deadline
         self.guess = math.inf  # USD per hour: this pass prunes plans that cost as much or more
         self.least_relaxed = math.inf  # least relaxed cost of the selections visited
         self.closed = math.inf  # least bound of the selections that were solved exactly
@@ -67,9 +57,9 @@ class TreeSearch:
     def run(self) -> float:
         """Search until the gap is reached or time is up. Returns a lower bound on all plans, USD per hour."""
         bound = 0.0
-        if not self.parts.is_paced:
+        if not self.is_paced:
             self._find_first()
-        for share in self.settings.guesses if not self.parts.is_paced else (math.inf,):
+        for share in self.settings.guesses if not self.is_paced else (math.inf,):
             bound = max(bound, self._pass(share))
             if bound >= self.incumbent.goal() or self._is_closed() or self._is_last() or self.clock.left() == 0.0:
                 break
@@ -78,7 +68,7 @@ class TreeSearch:
 
     def prove(self, most: float, relaxations: int) -> float:
         """A lower bound on the cost of all plans (USD per hour, at most `most`) from so many solved relaxations."""
-        self.guess, last = most, self.parts.relaxations_solved + relaxations
+        self.guess, last = most, self.solved + relaxations
         with self._tree() as tree:
             try:
                 tree.start(self.relaxation.everything())
@@ -86,10 +76,15 @@ class TreeSearch:
                 return 0.0
 
             def enough() -> float:
-                return -math.inf if self.parts.relaxations_solved >= last else min(most, tree.least_whole())
+                return -math.inf if self.solved >= last else min(most, tree.least_whole())
 
             tree.explore(enough, self.clock)
             return min(most, tree.bound())
+
+    @property
+    def solved(self) -> int:
+        """How many relaxations were solved so far."""
+        return sum(relaxation.solved for relaxation in self.relaxations)
 
     # -- passes
 
@@ -121,9 +116,8 @@ class TreeSearch:
             near = 1.0 - depth * max(self.incumbent.gap, self.settings.coarse_gap)
             self._explore(tree, lambda near=near: min(near * self.least_relaxed, self._tired()))  # type: ignore[misc]
             self._round_best(tree)
-        if self.parts.is_paced:
+        if self.is_paced:
             return tree.bound()
-        self._polish(tree)
         closing = SelectionClosing(self.rounding, self.milp, self.incumbent)
         while tree.bound() < self._enough() and self.clock.left() != 0.0:
             if tree.least_whole() > tree.bound():
@@ -136,7 +130,7 @@ class TreeSearch:
         return min(tree.bound(), self.closed)
 
     def _tree(self) -> Tree:
-        relax = tuple(relaxation.solve for relaxation in self.parts.relaxations)
+        relax = tuple(relaxation.solve for relaxation in self.relaxations)
         return Tree(self.joint_lp.kinds.owner, self.joint_lp.cheaper_first(), relax, self._visit, self._prune_above)
 
     def _explore(self, tree: Tree, limit: Callable[[], float]) -> None:
@@ -159,7 +153,7 @@ class TreeSearch:
             tree.start(self.relaxation.everything())
             tree.plunge(self.joint_lp.integer_counts.pools)
             for _, box, point in self.waiting:
-                found = self.rounding.near(box, point, tree.bound(), gap=self.settings.first_rounding)
+                found = self.rounding.near(point, tree.bound())
                 taken = self.incumbent.take(self.joint_lp.selection(box.allowed), found, judged=self.judge is None)
                 if taken and found is not None:
                     self.first = box, found
@@ -176,7 +170,7 @@ class TreeSearch:
         while not accepted and self.judge.raise_headroom():
             self.incumbent.assignment = None
             point = self.rounding.relax(box)
-            accepted = point is None or self.incumbent.take(selection, self.rounding.near(box, point, 0.0))
+            accepted = point is None or self.incumbent.take(selection, self.rounding.near(point, 0.0))
         if not self.judge.has_plan:  # keep the cheapest plan: other searches start from it
             self.incumbent.assignment, self.incumbent.selection = before
 
@@ -199,20 +193,11 @@ class TreeSearch:
         selection = self.joint_lp.selection(box.allowed)
         now: Point | None = point
         while now is not None and (now is point or now.bound < self._enough()):
-            if self.incumbent.take(selection, self.rounding.near(box, now, bound)):
-                self.incumbent.point = now
+            if self.incumbent.take(selection, self.rounding.near(now, bound)):
                 break
             now = self.rounding.relax(box) if self.judge is not None and self.judge.raise_headroom() else None
         if self.judge is not None:
             self.judge.reset()
-
-    def _polish(self, tree: Tree) -> None:
-        """Round the incumbent's point again with more effort, if the gap is not reached."""
-        point = self.incumbent.point
-        if point is None or self.joint_lp.kinds.exclusive.any() or self.clock.left() == 0.0:
-            return
-        if tree.bound() < self._enough():
-            self.incumbent.take(self.incumbent.selection, self.rounding.finely(point, tree.bound()))
 
     # -- callbacks of the tree
 
@@ -230,7 +215,7 @@ class TreeSearch:
 
     def _tired(self) -> float:
         """-inf if a search under a deadline has used up its relaxations and visited some selection, else inf."""
-        tired = self.parts.is_paced and self.parts.relaxations_solved >= self.most_relaxations
+        tired = self.is_paced and self.solved >= self.most_relaxations
         return -math.inf if tired and self.visited else math.inf
 
     def _enough(self) -> float:

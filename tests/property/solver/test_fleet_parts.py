@@ -16,8 +16,8 @@ from jellybean_solver.demand.memory import Memory
 from jellybean_solver.fleet.ancestor_closure import AncestorClosure
 from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.joint_lp import RelaxedLp
-from jellybean_solver.fleet.packing.bin_packing import Load, seat_together
-from jellybean_solver.fleet.packing.wrap_around_packing import chains_of, seated_in
+from jellybean_solver.fleet.packing.bin_packing import Load, in_pools, pack
+from jellybean_solver.fleet.packing.chains import chains_of
 from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.worker_classes import WorkerClass
@@ -131,10 +131,11 @@ def test_seats_hold_what_they_are_given(
     kind = WorkerClass(tuple(pools), pools[0].price_usd_per_h)
     least = max(1, math.ceil(sum(load.workers for load in loads) - 1e-7))
     assume(least <= kind.count)
-    groups = seat_together(kind, loads, least)
-    if groups is None:
+    packed = pack(loads, kind.count, kind.limits)
+    if packed is None:
         assert limits != (None, None)
         return
+    groups = in_pools(kind, packed)
     if limits == (None, None):
         assert sum(group.count for group in groups) == least
     for load in loads:
@@ -169,7 +170,7 @@ def test_chains_hold_every_operator_once_beside_ones_that_fit_with_it(
         assert all(both[a] + both[b] <= 1.0 + 1e-6 for a, b in itertools.pairwise(chain))
         own = [Load(f"o{o}", 1.0, loads.get(o, 0.0), Memory(both[o])) for o in chain]
         least = max(1, math.ceil(sum(load.workers for load in own) - 1e-7))
-        seats = seated_in(own, least, kind.limits)
+        seats = pack(own, least, kind.limits)
         if all(load.workers >= 1.0 for load in own):
             assert seats is not None, "only loads of less than a worker bring three models together"
         for count, shares in seats or ():

@@ -17,6 +17,8 @@ from jellybean_solver.small.assignment import SPARE, Group
 
 LITTLE = 1e-10  # share of a worker's time: smaller values are rounding errors
 
+Seats = list[tuple[int, Mapping[str, float]]]  # numbers of workers that are alike: operator -> share of its requests
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -45,44 +47,38 @@ class _Seat:
         self.held = self.held.beside(load.memory)
 
 
-def seat_alone(kind: WorkerClass, shares: Mapping[str, float], counts: Mapping[str, int]) -> list[Group]:
-    """Groups of an exclusive class, one per operator. `shares` of requests and `counts` of workers by operator."""
-    return in_pools(kind, ((count, {name: shares[name]}) for name, count in counts.items()))
+def workers_of(loads: Sequence[Load]) -> int:
+    """Least number of workers whose time suffices for the loads."""
+    return max(1, math.ceil(sum(load.workers for load in loads) - SPARE))
 
 
-def seat_together(kind: WorkerClass, loads: Sequence[Load], count: int) -> list[Group] | None:
-    """Groups of a shared class on `count` workers, or on more if memory requires it; None if the class has too few."""
-    for workers in range(count, kind.count + 1):
-        even = max(sum(load.workers for load in loads) / workers, LITTLE)
+def pack(loads: Sequence[Load], most: int, limits: MemoryLimits) -> Seats | None:
+    """Workers that serve the loads: as few as their time allows, up to `most` if memory requires more; else None."""
+    for count in range(workers_of(loads), most + 1):
+        even = max(sum(load.workers for load in loads) / count, LITTLE)
         for time in (even, 1.0 + SPARE):  # utilisation of a worker: equal on all, else full
-            found = _seated(kind, loads, workers, time, _rounded_down(loads, time))
-            if found is not None:
-                return in_pools(kind, found)
+            seats = _seated(loads, count, time, limits)
+            if seats is not None:
+                return seats
     return None
 
 
-def _rounded_down(loads: Sequence[Load], time: float) -> dict[str, int]:
-    """Workers that hold only one operator: per operator those that it fills, less one."""
-    return {load.name: max(0, math.floor(load.workers / time + LITTLE) - 1) for load in loads}
+def _seated(loads: Sequence[Load], count: int, time: float, limits: MemoryLimits) -> Seats | None:
+    """The loads on `count` workers, None if they do not fit. `time`: utilisation of a full worker.
 
-
-def _seated(
-    kind: WorkerClass, loads: Sequence[Load], count: int, time: float, own: Mapping[str, int]
-) -> list[tuple[int, dict[str, float]]] | None:
-    """Groups of equal workers: their number, and operator -> share of its requests; None if the loads do not fit.
-
-    `time`: utilisation of a full worker. `own`: operator -> number of workers that hold only its model.
+    An operator has workers that hold only its model: those that it fills, less one.
     """
+    own = {load.name: max(0, math.floor(load.workers / time + LITTLE) - 1) for load in loads}
     if count < sum(own.values()):
         return None
-    taken = {load.name: min(load.workers, own.get(load.name, 0) * time) for load in loads}
+    taken = {load.name: min(load.workers, own[load.name] * time) for load in loads}
     left = {load.name: load.workers - taken[load.name] for load in loads}
-    rests = [load for load in loads if left[load.name] > LITTLE or not own.get(load.name)]
+    rests = [load for load in loads if left[load.name] > LITTLE or not own[load.name]]
     large = sorted(rests, key=lambda load: (-load.memory.scarcer, load.name))
     for order in (rests, _in_turn(large), large):
         for fill in (_end_to_end, _best_fit):
             seats = [_Seat(time) for _ in range(count - sum(own.values()))]
-            if fill(order, left, seats, kind.limits):
+            if fill(order, left, seats, limits):
                 by_name = {load.name: load for load in loads}
                 whole = [(own[name], {name: share_of(by_name[name], taken[name])}) for name in own if own[name]]
                 rest = [{name: share_of(by_name[name], part) for name, part in seat.parts.items()} for seat in seats]

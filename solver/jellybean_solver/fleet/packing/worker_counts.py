@@ -11,8 +11,8 @@ import numpy as np
 
 from jellybean_solver.demand.memory import MemoryLimits, together
 from jellybean_solver.fleet.joint_lp import JointLp
-from jellybean_solver.fleet.packing.bin_packing import Load, in_pools, seat_alone, seat_together
-from jellybean_solver.fleet.packing.wrap_around_packing import Chain, Seats, seated_in
+from jellybean_solver.fleet.packing.bin_packing import Load, Seats, in_pools, pack, workers_of
+from jellybean_solver.fleet.packing.chains import Chain
 from jellybean_solver.milp.highs_program import FEASIBILITY_TOLERANCE, Floats, Indices
 from jellybean_solver.small.assignment import SPARE, Assignment, Group
 
@@ -27,7 +27,7 @@ class Staff:
     `values`: values of the joint LP's columns; only flows are read.
     `served`: fraction of requests by operator (row) and worker class (column).
     `counts`: workers by operator (row) and exclusive class (column).
-    `chains`: shared class -> its chains (wrap_around_packing.py) with their numbers of workers, if known.
+    `chains`: shared class -> its chains (chains.py), if known.
     `known`: shared class -> groups of workers with equal models: their number, and operator -> fraction of requests.
     """
 
@@ -36,7 +36,7 @@ class Staff:
     values: Floats
     served: Floats
     counts: Indices
-    chains: Mapping[int, tuple[tuple[Chain, int], ...]] = field(default_factory=dict)
+    chains: Mapping[int, tuple[Chain, ...]] = field(default_factory=dict)
     known: Mapping[int, tuple[tuple[int, Mapping[str, float]], ...]] = field(default_factory=dict)
 
     @property
@@ -54,67 +54,51 @@ class Staff:
     def assignment(self) -> Assignment | None:
         """The assignment of all operators to workers; None if their models do not fit onto the workers of a class."""
         groups: list[Group] = []
-        cost = self.joint_lp.traffic_usd_per_h(self.values)
-        for seated in self._seats:
+        for index in range(len(self.joint_lp.kinds.kinds)):
+            seated = self._seated(index)
             if seated is None:
                 return None
             groups += seated
         price = self.joint_lp.network.usd_per_h
-        cost += sum(price[group.pool] * group.count for group in groups)
+        cost = self.joint_lp.traffic_usd_per_h(self.values) + sum(price[group.pool] * group.count for group in groups)
         return Assignment(cost, self.joint_lp.flows.at(self.values), tuple(groups))
-
-    @property
-    def idle(self) -> Floats:
-        """Per class, workers needed because of memory beyond those that its load keeps busy; 0 for exclusive classes.
-
-        inf if no packing was found.
-        """
-        found = np.zeros(len(self._seats))
-        for index, seated in enumerate(self._seats):
-            if seated is None:
-                found[index] = math.inf
-            elif not self.joint_lp.kinds.exclusive[index]:
-                found[index] = sum(group.count for group in seated) - self._asked(index)
-        return found
-
-    @cached_property
-    def _seats(self) -> list[list[Group] | None]:
-        return [self._seated(kind) for kind in range(len(self.joint_lp.kinds.kinds))]
-
-    def _asked(self, index: int) -> int:
-        """Least number of workers of a shared class whose time suffices for all loads, memory ignored."""
-        own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE)
-        load = float(self.served[own, index] @ self.joint_lp.kinds.workers[self.choices[own], index])
-        return max(1, math.ceil(load - SPARE)) if len(own) else 0
-
-    def _seated(self, index: int) -> list[Group] | None:
-        kinds, names = self.joint_lp.kinds, self.joint_lp.network.names
-        own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE).tolist()
-        if not own:
-            return []
-        if kinds.exclusive[index]:
-            shares = {names[o]: float(self.served[o, index]) for o in own}
-            needed = {names[o]: self._workers(o, index) for o in own}
-            return seat_alone(kinds.kinds[index], shares, needed)
-        loads, known = self._loads(index, own), [own for own in self.known.get(index, ()) if own[1]]
-        if known and all(_fit(shares, loads, kinds.kinds[index].limits) for _, shares in known):
-            return in_pools(kinds.kinds[index], known)
-        if index in self.chains:
-            return self._chained(index)
-        return seat_together(kinds.kinds[index], loads, self._asked(index))
 
     def extras(self) -> list[tuple[int, int, int]]:
         """Chains that need more workers because of memory: (class, index of the chain, additional workers)."""
         found = []
-        for index, chains in self.chains.items():
-            for number, (chain, _) in enumerate(chains):
-                own = self._loads(index, chain)
-                seats, asked = self._in_chain(index, own), _asked(own)
-                if own and seats is None:
-                    found.append((index, number, MOST_MORE))
-                elif seats is not None and (extra := sum(count for count, _ in seats) - asked) > 0:
+        for index, chains in self._in_chains.items():
+            for number, (loads, seats) in enumerate(chains):
+                extra = MOST_MORE if seats is None else sum(count for count, _ in seats) - workers_of(loads)
+                if loads and extra > 0:
                     found.append((index, number, extra))
         return found
+
+    @cached_property
+    def _in_chains(self) -> dict[int, list[tuple[list[Load], Seats | None]]]:
+        """The loads of each chain of a class, packed by themselves on up to `MOST_MORE` more workers."""
+        limits = [kind.limits for kind in self.joint_lp.kinds.kinds]
+        loads = {index: [self._loads(index, chain) for chain in chains] for index, chains in self.chains.items()}
+        return {
+            index: [(own, pack(own, workers_of(own) + MOST_MORE, limits[index]) if own else []) for own in chains]
+            for index, chains in loads.items()
+        }
+
+    def _seated(self, index: int) -> list[Group] | None:
+        """The workers of a class; None if the models do not fit onto them."""
+        kind, names = self.joint_lp.kinds.kinds[index], self.joint_lp.network.names
+        own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE).tolist()
+        if not own or kind.exclusive:
+            return in_pools(kind, ((self._workers(o, index), {names[o]: float(self.served[o, index])}) for o in own))
+        loads, known = self._loads(index, own), [group for group in self.known.get(index, ()) if group[1]]
+        if known and all(_fit(shares, loads, kind.limits) for _, shares in known):
+            return in_pools(kind, known)
+        seats: Seats | None = None
+        if index in self.chains:
+            parts = [part for _, part in self._in_chains[index]]
+            seats = None if None in parts else [seat for part in parts for seat in part or ()]
+        if seats is None or sum(count for count, _ in seats) > kind.count:
+            seats = pack(loads, kind.count, kind.limits)
+        return None if seats is None else in_pools(kind, seats)
 
     def _loads(self, index: int, operators: Sequence[int]) -> list[Load]:
         """The loads on a class of those `operators` that use it."""
@@ -130,22 +114,6 @@ class Staff:
             if self.served[o, index] > FEASIBILITY_TOLERANCE
         ]
 
-    def _in_chain(self, index: int, loads: Sequence[Load]) -> Seats | None:
-        """Pack a chain, on up to `MOST_MORE` more workers if models do not fit together; None if that is too few."""
-        asked, limits = _asked(loads), self.joint_lp.kinds.kinds[index].limits
-        tried = (seated_in(loads, asked + more, limits) for more in range(MOST_MORE + 1 if loads else 0))
-        return next((seats for seats in tried if seats is not None), None)
-
-    def _chained(self, index: int) -> list[Group] | None:
-        """Pack a class chain by chain; if that needs too many workers, in any order. None if nothing fits."""
-        kind = self.joint_lp.kinds.kinds[index]
-        owns = [own for chain, _ in self.chains[index] if (own := self._loads(index, chain))]
-        seats = [self._in_chain(index, own) for own in owns]
-        found = [part for own in seats for part in own or ()]
-        if None in seats or sum(count for count, _ in found) > kind.count:
-            return seat_together(kind, [load for own in owns for load in own], self._asked(index))
-        return in_pools(kind, found)
-
     def _workers(self, operator: int, kind: int) -> int:
         """Workers of an exclusive class for an operator: its count, but no more than its requests need."""
         needed = float(self.served[operator, kind] * self.joint_lp.kinds.workers[self.choices[operator], kind])
@@ -154,8 +122,3 @@ class Staff:
 
 def _fit(shares: Mapping[str, float], loads: Sequence[Load], limits: MemoryLimits) -> bool:
     return together(load.memory for load in loads if load.name in shares).fits(limits)
-
-
-def _asked(loads: Sequence[Load]) -> int:
-    """Least number of workers whose time suffices for the loads."""
-    return max(1, math.ceil(sum(load.workers for load in loads) - SPARE))

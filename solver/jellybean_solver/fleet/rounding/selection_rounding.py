@@ -1,9 +1,6 @@
-"""Rounding of one selection: integer worker counts near its relaxed point, by heuristics or by its exact MILP."""
+"""Rounding of one selection: integer worker counts near its relaxed point, or its exact MILP."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.exact_milp import ExactMilp
@@ -11,12 +8,14 @@ from jellybean_solver.fleet.incumbent import DeadlineJudge
 from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.relaxation import Point, Relaxation
-from jellybean_solver.fleet.rounding.exclusive_rounding import rounded
-from jellybean_solver.fleet.rounding.shared_rounding import whole_near
+from jellybean_solver.fleet.rounding.near_milp import NearMilp
 from jellybean_solver.fleet.settings import SearchSettings
-from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import Clock, Selection
 from jellybean_solver.small.assignment import Assignment
+
+TRIES = 3  # most solves until all models fit onto workers
+MOST_NODES = 50  # of the branch and bound of HiGHS, per solve
 
 
 class SelectionRounding:
@@ -34,75 +33,45 @@ class SelectionRounding:
         self.relaxation, self.joint_lp, self.judge, self.clock = relaxation, relaxation.joint_lp, judge, clock
         self.settings, self.gap = settings, max(gap, settings.coarse_gap)
 
+    @property
+    def links(self) -> float:
+        """The share of every link's bandwidth that plans may use."""
+        return 1.0 if self.judge is None else 1.0 - self.judge.headroom
+
     def relax(self, box: Box) -> Point | None:
         """The optimum in the box with headroom on links; None if there is none, or time is up."""
+        self.relaxation.links_within(self.links)
         try:
-            with self._headroom():
-                return self.relaxation.solve(box)
+            return self.relaxation.solve(box)
         except OutOfTimeError:
             return None
+        finally:
+            self.relaxation.links_within(1.0)
 
-    def near(self, box: Box, point: Point, bound: float, *, gap: float = 0.0) -> Assignment | None:
+    def near(self, point: Point, bound: float) -> Assignment | None:
         """A plan near a selection's relaxed point, None if none was found.
 
-        If models do not fit onto the workers, the relaxation is solved again with ever fewer workers. `bound`: lower
-        bound on all plans (USD per hour); a plan close to it ends the rounding. `gap`: relative loss that is accepted.
+        `bound`: lower bound on all plans (USD per hour); a plan close to it ends the rounding. A chain that would put
+        three models onto one worker gets another worker, and the program is solved again.
         """
-        settings = self.settings
-        with self._headroom():
-            if not self.joint_lp.kinds.exclusive.any():
-                found = whole_near(
-                    self.joint_lp,
-                    point,
-                    self.relaxation.most,
-                    gap=max(gap, settings.quick_rounding * self.gap),
-                    enough=bound / (1.0 - settings.near_enough * self.gap),
-                    limit_s=self.clock.left,
-                )
-                if found is not None:
-                    return found
-            for share in settings.memory_headroom:
-                most = self.relaxation.less_room(point, share)
-                near = point if share == 0.0 else self._within(box, most)
-                if near is None:
-                    return None
-                fine = settings.fine_rounding * self.gap
-                found = rounded(self.joint_lp, near, most, gap=fine, limit_s=self.clock.left)
-                if found is not None:
-                    return found
-            return None
-
-    def finely(self, point: Point, bound: float) -> Assignment | None:
-        """As `near`, for shared classes only, with more worker classes to choose from and to a smaller gap."""
-        with self._headroom():
-            return whole_near(
-                self.joint_lp,
-                point,
-                self.relaxation.most,
-                gap=self.settings.fine_rounding * self.gap,
-                enough=bound / (1.0 - self.settings.near_enough * self.gap),
-                limit_s=self.clock.left,
-                thorough=True,
+        milp, best = NearMilp(self.joint_lp, point, self.links), None
+        enough = bound / (1.0 - self.settings.near_enough * self.gap)
+        for _ in range(TRIES):
+            limits = SolveLimits(
+                self.settings.rounding * self.gap, self.clock.left(), most_nodes=MOST_NODES, enough=enough
             )
+            answer = milp.program.solve(limits)
+            if answer.values is None:
+                break
+            staff = milp.staff(answer.values)
+            found = staff.assignment()
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+            if (best is not None and best.cost <= enough) or not milp.make_room(staff):
+                break
+        return best
 
     def exact_milp(self, selection: Selection) -> ExactMilp | None:
         """The exact MILP of one selection, None if it cannot run. The accuracy target is not part of it."""
         joint_lp = JointLp(self.joint_lp.network, None, selection)
         return ExactMilp(joint_lp) if joint_lp.possible else None
-
-    @contextmanager
-    def _headroom(self) -> Iterator[None]:
-        if self.judge is None:
-            yield
-            return
-        self.relaxation.links_within(1.0 - self.judge.headroom)
-        try:
-            yield
-        finally:
-            self.relaxation.links_within(1.0)
-
-    def _within(self, box: Box, most: Floats) -> Point | None:
-        try:
-            return self.relaxation.solve_within(box, most)
-        except OutOfTimeError:
-            return None

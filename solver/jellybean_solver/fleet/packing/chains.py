@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jellybean_solver.demand.memory import NONE, MemoryLimits, fits
-from jellybean_solver.fleet.packing.bin_packing import LITTLE, Load, share_of
+from jellybean_solver.demand.memory import fits
 from jellybean_solver.fleet.worker_classes import WorkerClass
 
 WHOLE = 1.0  # least load of a link, in workers: with less, a worker would hold it and both of its neighbours
 
 Chain = tuple[int, ...]
-Seats = list[tuple[int, dict[str, float]]]
 
 
 def chains_of(
@@ -79,47 +77,3 @@ def _in_turn(links: Sequence[int], rest: Sequence[int]) -> list[int]:
         found += left[:share]
         left = left[share:]
     return found + left
-
-
-def seated_in(loads: Sequence[Load], count: int, limits: MemoryLimits) -> Seats | None:
-    """Pack a chain on at most `count` workers, equally busy or else full; None if memory is too small."""
-    even = max(sum(load.workers for load in loads) / count, LITTLE)
-    for time in (even, 1.0):
-        seats = _end_to_end(loads, time, limits)
-        if seats is not None and sum(number for number, _ in seats) <= count:
-            return seats
-    return None
-
-
-def _end_to_end(loads: Sequence[Load], time: float, limits: MemoryLimits) -> Seats | None:
-    seats: Seats = []
-    left, held, parts = time, NONE, dict[str, float]()
-
-    def close() -> None:
-        nonlocal left, held, parts
-        if parts:
-            seats.append((1, parts))
-        left, held, parts = time, NONE, {}
-
-    for load in loads:
-        rest = load.workers
-        if left <= LITTLE:
-            close()
-        if parts and not held.beside(load.memory).fits(limits):
-            return None
-        first = min(rest, left)
-        parts[load.name] = share_of(load, first)
-        held = held.beside(load.memory)
-        left -= first
-        rest -= first
-        if rest <= LITTLE:
-            continue
-        close()
-        whole = int((rest + LITTLE) / time)
-        if whole:
-            seats.append((whole, {load.name: share_of(load, whole * time)}))
-            rest -= whole * time
-        if rest > LITTLE:
-            parts, held, left = {load.name: share_of(load, rest)}, load.memory, time - rest
-    close()
-    return seats
