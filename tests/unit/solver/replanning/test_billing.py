@@ -22,7 +22,7 @@ def hours(*ends: float) -> list[Period]:
 def plans(*counts: int) -> list[Plan]:
     """Plans with so many boxes, of 2 USD/h each."""
     worker = SimpleNamespace(pool="box", tier="edge", price_usd_per_h=2.0)
-    return [cast(Plan, SimpleNamespace(workers=[worker] * count, sites={})) for count in counts]
+    return [cast(Plan, SimpleNamespace(workers=[worker] * count, sites_of=lambda _: 1)) for count in counts]
 
 
 @pytest.mark.parametrize(
