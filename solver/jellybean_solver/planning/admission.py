@@ -17,6 +17,8 @@ from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.planning.solver import Solution, certified
 
+NONE_SERVED = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
+
 SolveLevel = Callable[[Problem, bool], Solution]  # a problem of one priority, and whether to say why there is no plan
 
 

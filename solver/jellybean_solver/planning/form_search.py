@@ -72,15 +72,20 @@ class _FormSearch:
         self.tried = 0
         self.late: SolverError | None = None  # it ended the search of one choice
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
-        self.gap = max(VALUE_TOLERANCE, _own_gap(problem) if gap is None else gap)
+        self.most = MOST_SOLVED
+        if has_many_workflows(problem):
+            self.most, gap = MOST_SOLVED_APART, DECOMPOSED_GAP if gap is None else gap
+        self.gap = max(VALUE_TOLERANCE, default_gap(Network(problem)) if gap is None else gap)
 
     def run(self, *, explained: bool) -> Solution:
         """The best plan with the certificate of all choices, or why there is none."""
         self._walk()
         if self.best is not None:
             return self._answer(self.best)
+        if isinstance(self.late, OutOfTimeError):  # its bound is that of one choice
+            raise OutOfTimeError(str(self.late), self.bound if math.isfinite(self.bound) else 0.0)
         if self.late is not None:
-            raise self._out_of_time(self.late)
+            raise self.late
         whole = self.solve_one(without_forms(self.problem), self.limit, explained)
         why = whole.infeasibility
         if why is None:  # a plan without forms after all; it has a certificate of its own
@@ -92,7 +97,7 @@ class _FormSearch:
 
     def _walk(self) -> None:
         """Solve choices, lowest bound first, until none can be better, or time or the number of them ends it."""
-        most = left = min(most_solved(self.problem), number_of_choices(self.problem))
+        most = left = min(self.most, number_of_choices(self.problem))
         for candidate in candidates(self.problem):
             is_last = self._is_near(candidate.bound) or left == 0 or candidate.bound == math.inf
             if not is_last and left < most and self.limit.left() == 0.0:  # each takes time to set up, too
@@ -131,7 +136,8 @@ class _FormSearch:
             return error.bound if isinstance(error, OutOfTimeError) else least
         self.tried += found.selections_tried
         if found.plan is None:
-            return self._least_of_refused(found)
+            least = math.inf if found.infeasibility is None else found.infeasibility.least_usd_per_h
+            return 0.0 if self.is_accuracy and least < math.inf else least
         if self.best is None or self._is_better(found.plan, self.best):
             self.best = replace(found.plan, slo=slo)
         return self._value(found.plan.certificate.bound)
@@ -142,11 +148,6 @@ class _FormSearch:
             return self.is_accuracy and plan.cost.total_usd_per_h < best.cost.total_usd_per_h
         return value < other
 
-    def _least_of_refused(self, found: Solution) -> float:
-        """Lower bound on the value of a choice without a plan; inf if no plan of it can be feasible."""
-        least = math.inf if found.infeasibility is None else found.infeasibility.least_usd_per_h
-        return 0.0 if self.is_accuracy and least < math.inf else least
-
     def _answer(self, plan: Plan) -> Solution:
         """The best plan, with the certificate of all choices."""
         before, bound = plan.certificate, min(self.value, self.bound)
@@ -154,22 +155,6 @@ class _FormSearch:
         ended = termination_of(self.value, bound, out_of_time=late)
         proof = before.bounded_by(replace(before, bound=self._value(bound), termination=ended))
         return Solution(replace(plan, certificate=proof), None, self.tried)
-
-    def _out_of_time(self, error: SolverError) -> SolverError:
-        """The error of a search that found no plan, with a bound on all choices."""
-        if not isinstance(error, OutOfTimeError):
-            return error
-        return OutOfTimeError(str(error), self.bound if math.isfinite(self.bound) else 0.0)
-
-
-def _own_gap(problem: Problem) -> float:
-    """The relative gap at which the search of a problem without forms ends."""
-    return DECOMPOSED_GAP if has_many_workflows(problem) else default_gap(Network(problem))
-
-
-def most_solved(problem: Problem) -> int:
-    """How many choices of forms are solved at most."""
-    return MOST_SOLVED_APART if has_many_workflows(problem) else MOST_SOLVED
 
 
 def candidates(problem: Problem) -> Iterator[Candidate]:

@@ -14,7 +14,7 @@ from operator import itemgetter
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.memory import without_memory_limits
 from jellybean_solver.errors import SolverError
-from jellybean_solver.figures import plain_text
+from jellybean_solver.figures import duration_text, plain_text
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.model.evaluate import Evaluation
 from jellybean_solver.model.multi_workflow import single_workflow
@@ -26,6 +26,8 @@ from jellybean_solver.planning.memory_shortage import too_large_for_all
 from jellybean_solver.planning.requirements import scaled
 from jellybean_solver.planning.structure import structural_reasons
 
+LATE = "no plan that keeps the p99 latency was found in the time allowed; allow more time"
+
 PlanOf = Callable[[Problem], Plan | None]  # the cheapest plan of a changed problem; SolverError if time ends before
 
 
@@ -35,7 +37,6 @@ class Infeasibility:
 
     `nearest_accuracy`: the highest accuracy target that is feasible at these rates (and budget).
     `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
-    `nearest_p99_s`: the lowest p99 latency of all plans evaluated.
     `breaches`: the budget that the cheapest plan breaks; `refused`: that plan.
     `least_usd_per_h`: lower bound on the cost of any plan that may still exist; inf if infeasibility is proven.
     """
@@ -45,7 +46,6 @@ class Infeasibility:
     nearest_accuracy: float | None = None
     nearest_rate_scale: float | None = None
     refused: Plan | None = None
-    nearest_p99_s: float | None = None
     least_usd_per_h: float = math.inf
 
 
@@ -70,6 +70,23 @@ def explain_breaches(
     reasons = tuple(f"{breach}; {sure}" for breach in evaluation.breaches)
     known = Infeasibility(reasons, evaluation.breaches, refused=plan)
     return _Explainer(network, clock, plan_of).with_nearest(known)
+
+
+def too_slow(problem: Problem, p99_s: float, refused: Plan | None, bound: float, *, proven: bool) -> Infeasibility:
+    """That no plan meets a p99 target. `refused`: the best plan without it; `bound`: on the cost of plans in time.
+
+    `proven`: by what requests take without queues; else that a search found none.
+    """
+    asked = f"a p99 latency of {duration_text(p99_s)}"
+    if problem.workflows:
+        shares = problem.deadline_shares.items()
+        asked = (
+            f"p99 latencies of {' and '.join(f'{duration_text(share * p99_s)} for {name}' for name, share in shares)}"
+        )
+    reason = f"no plan was found that keeps {asked}"
+    if proven:
+        reason = f"no plan keeps {asked} even with zero queueing delay"
+    return Infeasibility((reason,), refused=refused, least_usd_per_h=bound)
 
 
 def first_reason(network: Network, clock: Clock) -> str:

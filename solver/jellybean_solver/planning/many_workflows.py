@@ -7,7 +7,7 @@ what they have in common (decomposition/).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jellybean_solver.decomposition.search import Decomposed, decompose
 from jellybean_solver.decomposition.settings import is_small
@@ -20,7 +20,7 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, termination_of
-from jellybean_solver.planning.admission import by_priority, served_exactly
+from jellybean_solver.planning.admission import NONE_SERVED, by_priority, served_exactly
 from jellybean_solver.planning.infeasibility import Infeasibility, first_reason
 from jellybean_solver.planning.solver import AGREEMENT, Solution, certified, cheapest_solution
 
@@ -50,70 +50,74 @@ def solve_many(
     """
     if gap is None:
         gap = DEFAULT_GAP if is_small(problem) else DECOMPOSED_GAP
-
-    def solve(level: Problem, explained: bool) -> Solution:
-        return _solve(level, gap, limit, explained=explained, tell=tell)
-
-    return by_priority(problem, solve, explained=explained)
+    return by_priority(problem, _Search(gap, limit, tell).solve, explained=explained)
 
 
-def _solve(problem: Problem, gap: float, limit: Clock, *, explained: bool, tell: Tell) -> Solution:
-    """The solution for workflows that are left out without regard to their priority.
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The search of one set of workflows after the other, to a gap within a limit; `tell` hears how far it is."""
 
-    If all must be served, the cheapest plan mostly says whether the budget suffices. Only if it costs a little more is
-    the budget a limit of a second search.
-    """
-    budget = problem.slo.budget_usd_per_h
-    if problem.may_leave_out or budget is None:
-        solution = _solve_within(problem, split(problem), gap, limit, explained=explained, tell=tell)
-        if not problem.may_leave_out or not is_small(problem):
+    gap: float
+    limit: Clock
+    tell: Tell
+
+    def solve(self, problem: Problem, explained: bool) -> Solution:
+        """The solution for workflows that are left out without regard to their priority.
+
+        If all must be served, the cheapest plan mostly says whether the budget suffices. Only if it costs a little more
+        is the budget a limit of a second search.
+        """
+        budget = problem.slo.budget_usd_per_h
+        if problem.may_leave_out or budget is None:
+            solution = self._within(problem, split(problem), explained)
+            if not problem.may_leave_out or not is_small(problem):
+                return solution
+            return served_exactly(problem, solution, self._cheapest)
+        free = split(replace(problem, slo=replace(problem.slo, budget_usd_per_h=None)))
+        solution = self._within(problem, free, explained)
+        why = solution.infeasibility
+        if why is None or why.refused is None or math.isinf(why.least_usd_per_h):
             return solution
-        return served_exactly(problem, solution, lambda few: cheapest_solution(few, gap, limit, explained=False))
-    free = split(replace(problem, slo=replace(problem.slo, budget_usd_per_h=None)))
-    solution = _solve_within(problem, free, gap, limit, explained=explained, tell=tell)
-    refused = None if solution.infeasibility is None else solution.infeasibility.refused
-    if refused is None or refused.certificate.bound > budget:
-        return solution
-    second = _solve_within(problem, split(problem), gap, limit, explained=False, tell=tell)
-    return second if second.plan is not None else solution
+        second = self._within(problem, split(problem), False)
+        return second if second.plan is not None else solution
 
+    def _cheapest(self, problem: Problem) -> Solution:
+        return cheapest_solution(problem, self.gap, self.limit, explained=False)
 
-def _solve_within(problem: Problem, parts: Split, gap: float, limit: Clock, *, explained: bool, tell: Tell) -> Solution:
-    """The solution found for these parts, which may be without the problem's budget."""
-    found = decompose(parts, gap, limit, tell=tell)
-    if found.plan is None:
-        return _nothing(parts, found, limit, explained=explained)
-    evaluation = evaluate(problem, found.plan)
-    plan = evaluation.checked(found.plan, within_budget=False)
-    forgone, paid = plan.forgone_usd_per_h, evaluation.cost.total_usd_per_h
-    cost = paid + forgone
-    if abs(found.cost - cost) > AGREEMENT * max(1.0, cost):
-        raise SolverError(
-            f"the plan found was to cost {found.cost - forgone:.9g} USD/h and costs {paid:.9g}; please report this "
-            "problem"
-        )
-    bound = max(found.bound, least_usd_per_h_of_work(problem))
-    plan = certified(plan, bound, termination_of(cost, bound, out_of_time=found.late, gap=gap))
-    if evaluation.breaches:
-        is_proven = bound > (problem.slo.budget_usd_per_h or 0.0)
-        least = math.inf if is_proven else plan.certificate.bound
-        refused = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan, least_usd_per_h=least)
+    def _within(self, problem: Problem, parts: Split, explained: bool) -> Solution:
+        """The solution found for these parts, which may be without the problem's budget."""
+        found = decompose(parts, self.gap, self.limit, tell=self.tell)
+        if found.plan is None:
+            return self._nothing(parts, found, explained)
+        evaluation = evaluate(problem, found.plan)
+        plan = evaluation.checked(found.plan, within_budget=False)
+        forgone, paid = plan.forgone_usd_per_h, evaluation.cost.total_usd_per_h
+        cost = paid + forgone
+        if abs(found.cost - cost) > AGREEMENT * max(1.0, cost):
+            raise SolverError(
+                f"the plan found was to cost {found.cost - forgone:.9g} USD/h and costs {paid:.9g}; please report this "
+                "problem"
+            )
+        bound = max(found.bound, least_usd_per_h_of_work(problem))
+        plan = certified(plan, bound, termination_of(cost, bound, out_of_time=found.late, gap=self.gap))
+        if evaluation.breaches:
+            is_proven = bound > (problem.slo.budget_usd_per_h or 0.0)
+            least = math.inf if is_proven else plan.certificate.bound
+            refused = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan, least_usd_per_h=least)
+            return Solution(None, refused, found.priced)
+        return Solution(plan, None, found.priced)
+
+    def _nothing(self, parts: Split, found: Decomposed, explained: bool) -> Solution:
+        """The solution without a plan: workflows that have none even alone, or too few common workers and links."""
+        if found.impossible:
+            reasons = tuple(_alone(parts, found.impossible, self.limit)) if explained else ()
+            return Solution(None, Infeasibility(reasons), found.priced)
+        if found.late:
+            raise OutOfTimeError("no plan of all workflows was found in the time allowed; allow more time")
+        if len(found.left_out) == len(parts.parts):
+            return Solution(None, Infeasibility((NONE_SERVED,)), found.priced)
+        refused = Infeasibility((_short(parts, found),), least_usd_per_h=found.bound)
         return Solution(None, refused, found.priced)
-    return Solution(plan, None, found.priced)
-
-
-def _nothing(parts: Split, found: Decomposed, limit: Clock, *, explained: bool) -> Solution:
-    """The solution without a plan: workflows that have none even alone, or too few common workers and links."""
-    if found.impossible:
-        reasons = tuple(_alone(parts, found.impossible, limit)) if explained else ()
-        return Solution(None, Infeasibility(reasons), found.priced)
-    if found.late:
-        raise OutOfTimeError("no plan of all workflows was found in the time allowed; allow more time")
-    if len(found.left_out) == len(parts.parts):
-        nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
-        return Solution(None, Infeasibility((nothing,)), found.priced)
-    refused = Infeasibility((_short(parts, found),), least_usd_per_h=found.bound)
-    return Solution(None, refused, found.priced)
 
 
 def _alone(parts: Split, numbers: tuple[int, ...], limit: Clock) -> list[str]:

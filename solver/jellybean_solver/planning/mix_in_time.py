@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_latency_by_variant
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.figures import duration_text
 from jellybean_solver.mixture.modes import NO_LIMITS
 from jellybean_solver.model.loss import Loss, judged_losses, losses, plan_after, survivors, with_less_left
 from jellybean_solver.model.multi_workflow import of_one_selection, of_promised
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.targets import LossKind
-from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.infeasibility import LATE, too_slow
 from jellybean_solver.planning.mix_search import MixSearch
 from jellybean_solver.planning.mode_search import ModeSearch, estimated_slowness
 from jellybean_solver.planning.one_selection import best_of_one_selection
@@ -91,48 +90,42 @@ def solve_in_time(search: MixSearch, first: Plan, deadline: Deadline, solve_one:
     """The best plan found that meets a p99 target; `first` is the best one without it."""
     losing = _JudgeOfLosses(search.problem, deadline) if search.problem.survives else None
     deadline = deadline if losing is None else replace(deadline, judge=losing)
-    found = _descent(search, deadline).run(first)
-    plan, least_slowness = found.in_time, found.least_slowness
-    if plan is None and (fewer := _without_slow_variants(search, deadline.p99_s)) is not None:
-        faster, start = fewer
-        found = _descent(faster, deadline).run(start)
-        search.tried = faster.tried
-        plan, least_slowness = found.in_time, min(least_slowness, found.least_slowness)
+    plan: Plan | None = None
+    for own, start in _starts(search, first, deadline.p99_s):
+        found = ModeSearch(own.problem, own.propose, own.value, deadline, own.limit).run(start)
+        search.tried, plan = own.tried, found.in_time
+        if plan is not None:
+            break
     if plan is None and search.problem.may_mix:
         plan = _of_one_selection(search, deadline, solve_one)
     late = search.limit.left() == 0.0
     if plan is not None:
         return search.solution(plan if losing is None else search.scored(losing.with_what_is_left(plan)), late=late)
     if late:
-        raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
-    reason = f"no plan was found that keeps a p99 latency of {duration_text(deadline.p99_s)}"
-    fastest_s = deadline.p99_s * least_slowness if math.isfinite(least_slowness) else None
-    refused = search.solution(first).plan
-    return Solution(None, Infeasibility((reason,), (), None, None, refused, fastest_s, search.bound), search.tried)
+        raise OutOfTimeError(LATE)
+    refused = too_slow(search.problem, deadline.p99_s, search.solution(first).plan, search.bound, proven=False)
+    return Solution(None, refused, search.tried)
 
 
-def _descent(search: MixSearch, deadline: Deadline) -> ModeSearch:
-    return ModeSearch(search.problem, search.propose, search.value, deadline, search.limit)
+def _starts(search: MixSearch, first: Plan, p99_s: float) -> Iterator[tuple[MixSearch, Plan]]:
+    """The search with its best plan at any p99; then one without the variants that are late with zero queueing delay.
 
-
-def _without_slow_variants(search: MixSearch, p99_s: float) -> tuple[MixSearch, Plan] | None:
-    """A search without the variants that are late even with zero queueing delay, and its best plan at any p99.
-
-    If no mixture is left, some of them are allowed, the fastest first: then the judge sees how fast plans can be.
-    None if all variants are, so that the search would be the same.
+    If no mixture is left without these, some of them are allowed, the fastest first: then the judge sees how fast plans
+    can be. There is no second search if all variants are allowed, as it would be the same.
     """
+    yield search, first
     used, least_s = {instance for instance, _ in search.table.busy}, least_latency_by_variant(search.problem)
     longer = {seconds for instance, seconds in least_s.items() if instance in used and seconds > p99_s}
     for allowed_s in (p99_s, *sorted(longer)):
         kept = {instance for instance in used if least_s[instance] <= allowed_s * (1.0 + LATENCY_TOLERANCE)}
         if kept == used or search.limit.left() == 0.0:
-            return None
+            return
         fewer = copy.copy(search)
         fewer.table = search.table.using(kept)
         plan = fewer.propose(NO_LIMITS)
         if plan is not None:
-            return fewer, plan
-    return None
+            yield fewer, plan
+            return
 
 
 def _of_one_selection(search: MixSearch, deadline: Deadline, solve_one: SolveOne) -> Plan | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.demand.settings import AssignmentSettings
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import usd_text
 from jellybean_solver.migration.running_plan import RunningPlan
@@ -28,6 +28,7 @@ from jellybean_solver.model.resources import amount_text, counted
 from jellybean_solver.model.spreading import identical_workers
 from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
 from jellybean_solver.outcome import Clock, Termination, termination_of
+from jellybean_solver.planning.admission import NONE_SERVED
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solver import Solution, certified, cheapest_solution
 
@@ -61,8 +62,8 @@ class MixSearch:
         problem: Problem,
         gap: float | None,
         limit: Clock,
-        running: RunningPlan | None,
-        assignment: AssignmentSettings,
+        running: RunningPlan | None = None,
+        assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
     ) -> None:
         self.problem, self.limit = problem, limit
         self.running, self.assignment = running, assignment
@@ -186,8 +187,7 @@ class MixSearch:
             raise OutOfTimeError("no plan was found in the time allowed; allow more time", bound)
         needed = [workflow.name for workflow in self.problem.workflows if workflow.worth_usd_per_h is None]
         if self.problem.workflows and not needed:
-            nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
-            return Solution(None, Infeasibility((nothing,)), self.tried)
+            return Solution(None, Infeasibility((NONE_SERVED,)), self.tried)
         means = [number for number, block in enumerate(self.table.blocks) if block.slo.hard_mean is not None]
         for number in means if not self.problem.survives else ():
             highest = self.best(replace(self.goal, most_accurate=(number,), keeps_mean=False)).mixture

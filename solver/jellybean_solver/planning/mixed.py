@@ -123,11 +123,11 @@ def plan_with_spare_workers(problem: Problem, *, gap: float, limit: Clock) -> Pl
         return replace(slo, survives=tuple(kind for kind in slo.survives if kind not in spare))
 
     fewer = with_slos(replace(problem, pools=spared), kept)
-    small = MixSearch(fewer, gap, limit, None, DEFAULT_ASSIGNMENT)
+    small = MixSearch(fewer, gap, limit)
     found = small.best(small.goal).mixture
     if found is None:
         return None
-    return MixSearch(problem, gap, limit, None, DEFAULT_ASSIGNMENT).scored_plan(found.with_spare_workers())
+    return MixSearch(problem, gap, limit).scored_plan(found.with_spare_workers())
 
 
 def _groups(problem: Problem, pool: Pool) -> int:

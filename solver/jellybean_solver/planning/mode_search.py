@@ -65,7 +65,7 @@ def estimated_slowness(problem: Problem, plan: Plan, deadline: Deadline) -> floa
 
 
 class ModeSearch:
-    """One search. `in_time`: the best plan that meets the target; `least_slowness`: of all plans judged."""
+    """One search. `in_time`: the best plan that meets the target."""
 
     def __init__(
         self, problem: Problem, propose: Propose, value: Callable[[Plan], float], deadline: Deadline, clock: Clock
@@ -73,7 +73,6 @@ class ModeSearch:
         self.problem, self.propose, self.value, self.deadline, self.clock = problem, propose, value, deadline, clock
         self.settings = deadline.settings.mix
         self.in_time: Plan | None = None
-        self.least_slowness = math.inf
         self.correction, self.proposed = 1.0, 0
         self.level_step = self.settings.level_step
         self.steps: dict[Modes, _Step | None] = {}
@@ -244,7 +243,6 @@ class ModeSearch:
         judged = step.slowness if judge is None else judge(step.plan)
         if step.slowness > 0:
             self.correction = judged / step.slowness
-        self.least_slowness = min(self.least_slowness, judged)
         if judged <= 1.0 and (self.in_time is None or self.value(step.plan) < self.value(self.in_time)):
             self.in_time = step.plan
         return judged

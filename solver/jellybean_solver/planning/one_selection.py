@@ -8,7 +8,6 @@ to serve.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -44,12 +43,12 @@ def best_of_one_selection(
 def _better_levels(problem: Problem, levels: Sequence[float], plan: Plan) -> Sequence[float]:
     """The accuracies above a plan's that may be worth more: all, those up to a soft mean, or none."""
     above = [level for level in levels if level > (plan.accuracy or 0.0) + ACCURACY_TOLERANCE]
-    slo = problem.slo
+    mean = problem.slo.mean_accuracy
     if problem.objective is Objective.MEAN_ACCURACY:
         return above
-    most = math.inf if slo.penalty_usd_per_h is None or slo.mean_accuracy is None else slo.mean_accuracy
-    below = [level for level in above if level < most]
-    return [] if math.isinf(most) else above[: len(below) + 1]
+    if problem.slo.penalty_usd_per_h is None or mean is None:
+        return []
+    return above[: sum(level < mean for level in above) + 1]
 
 
 def _of_one_selection(problem: Problem, accuracy: float) -> Problem:

@@ -13,12 +13,11 @@ from jellybean_solver.deadline.late_counts import NO_COUNTS, LateCounts
 from jellybean_solver.deadline.link_headroom import HeadroomSearch
 from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_cost_in_time, least_latency_s
 from jellybean_solver.deadline.restriction import Restriction
-from jellybean_solver.deadline.search import Deadline, DeadlineOutcome, DeadlineSearch
+from jellybean_solver.deadline.search import Deadline, DeadlineSearch
 from jellybean_solver.deadline.slowest_path import SlowestPath
 from jellybean_solver.decomposition.work import Tell
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.figures import duration_text
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, has_many_places, is_large
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
@@ -27,7 +26,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
 from jellybean_solver.planning.form_search import best_of_forms
-from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.infeasibility import LATE, too_slow
 from jellybean_solver.planning.many_in_time import in_time
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import solve_mixed
@@ -80,17 +79,16 @@ def solve(
     return solve_with(problem, SolveOptions(gap, time_limit_s, clock, explained, deadline))
 
 
-def solve_with(problem: Problem, options: SolveOptions) -> Solution:
-    """As `solve`, with its keyword arguments in `options`."""
-    limit, explained = limited(options.time_limit_s, options.clock), options.explained
+def solve_with(problem: Problem, options: SolveOptions, limit: Clock | None = None) -> Solution:
+    """As `solve`, with its keyword arguments in `options`. `limit`: in place of their time limit."""
+    limit = limit or limited(options.time_limit_s, options.clock)
     if not problem.has_forms:
         return _solve_whole(problem, options, limit)
 
     def of_choice(changed: Problem, within: Clock, explained: bool) -> Solution:
-        one = replace(options, time_limit_s=within.left(), explained=explained, start=None)
-        return _solve_whole(changed, one, within)
+        return _solve_whole(changed, replace(options, explained=explained, start=None), within)
 
-    return best_of_forms(problem, gap=options.gap, limit=limit, explained=explained, solve_one=of_choice)
+    return best_of_forms(problem, gap=options.gap, limit=limit, explained=options.explained, solve_one=of_choice)
 
 
 def _solve_whole(problem: Problem, options: SolveOptions, limit: Clock) -> Solution:
@@ -116,37 +114,25 @@ def _solve_one_kind(problem: Problem, options: SolveOptions, limit: Clock) -> So
     if problem.may_leave_out or has_many_workflows(problem):
         known = options.start
         solution = known or solve_many(problem, gap, limit, explained=explained, tell=options.tell)
-        return solution if deadline is None else _many_in_time(problem, solution, options, limit)
+        if deadline is None:
+            return solution
+
+        def solve_few(few: Problem, share: float) -> Solution:
+            longest_s = few.deadline_s
+            within = None if longest_s is None else Deadline(share * longest_s, settings=deadline.settings)
+            return solve_with(few, replace(options, deadline=within, start=None), limit)
+
+        return in_time(problem, solution, deadline, limit, solve_few)
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
     if deadline is None:
         return cheapest_solution(problem, gap, limit, explained=explained)
-    if least_latency_s(problem) > deadline.p99_s * (1 + LATENCY_TOLERANCE):
-        solution = cheapest_solution(problem, gap, limit, explained=explained)
-        return solution if solution.plan is None else _too_slow(problem, deadline, solution, None, math.inf)
-    search = _DeadlineSolver(problem, deadline, gap, limit)
-    if has_many_places(Network(problem)) and not problem.varying:
-        return search.solve_fleet(explained=explained)
-    return search.solve(options.start, explained=explained)
+    return _DeadlineSolver(problem, deadline, gap, limit).run(options.start, explained=explained)
 
 
 def solve_within(options: SolveOptions, limit: Clock, problem: Problem) -> Solution:
     """As `solve_with`, in the time that is left, and without reasons if there is no plan."""
-    return solve_with(problem, replace(options, time_limit_s=limit.left(), explained=False))
-
-
-def _many_in_time(problem: Problem, cheapest: Solution, options: SolveOptions, limit: Clock) -> Solution:
-    """The solution of many workflows under their p99 targets."""
-    if options.deadline is None:
-        raise AssertionError("there is a p99 target")
-    deadline = options.deadline
-
-    def solve_few(few: Problem, share: float) -> Solution:
-        longest_s = few.deadline_s
-        within = None if longest_s is None else Deadline(share * longest_s, settings=deadline.settings)
-        return solve_with(few, replace(options, time_limit_s=limit.left(), deadline=within, start=None))
-
-    return in_time(problem, cheapest, deadline, limit, solve_few)
+    return solve_with(problem, replace(options, explained=False), limit)
 
 
 class _DeadlineSolver:
@@ -159,6 +145,15 @@ class _DeadlineSolver:
         self.limits = SearchLimits(gap, limit, self.budget)
         self.bound = 0.0
 
+    def run(self, start: Solution | None, *, explained: bool) -> Solution:
+        """The cheapest plan in time; `start`: the solution without the target, if it is known."""
+        if least_latency_s(self.problem) > self.deadline.p99_s * (1 + LATENCY_TOLERANCE):
+            solution = cheapest_solution(self.problem, self.gap, self.limit, explained=explained)
+            return solution if solution.plan is None else self._too_slow(solution, proven=True)
+        if has_many_places(Network(self.problem)) and not self.problem.varying:
+            return self.solve_fleet(explained=explained)
+        return self.solve(start, explained=explained)
+
     def solve(self, start: Solution | None, *, explained: bool) -> Solution:
         """Solve a small problem; the search starts from the cheapest plan without the target, if known `start`."""
         limit = self.limit.share(self.deadline.settings.first_share)
@@ -170,13 +165,12 @@ class _DeadlineSolver:
             return solution
         self._raise_bound(solution.plan)
         if math.isinf(self.bound):
-            return _too_slow(self.problem, self.deadline, solution, None, math.inf)
+            return self._too_slow(solution, proven=True)
         settings = self.deadline.settings
         found = search.run(self, most=settings.proposals, improvements=settings.improvements)
         if search.incumbent is not None and not self._is_near(search.cutoff()):
             self._raise_bound(solution.plan, LateCounts(search.meets, settings.counted, search.cutoff()))
-            found = replace(found, plan=search.incumbent)
-        return self._solution(solution, found)
+        return self._solution(solution, search.incumbent, late=found.out_of_time)
 
     def solve_fleet(self, *, explained: bool) -> Solution:
         """Solve a large problem; the search starts from the cheapest plan with headroom on links.
@@ -189,12 +183,10 @@ class _DeadlineSolver:
             solution = self._solve_fleet(share * self.deadline.p99_s, explained=explained and refused is None)
             if solution.plan is None:
                 return refused or solution
-            slowness = 1.0 if judge is None else judge(solution.plan)
-            if slowness <= 1.0:
+            if judge is None or judge(solution.plan) <= 1.0:
                 return solution
-            found = DeadlineOutcome(None, solution.plan, slowness, self.limit.left() == 0.0)
-            refused = _too_slow(self.problem, self.deadline, solution, found, self.bound)
-            if found.out_of_time:
+            refused = self._too_slow(solution)
+            if self.limit.left() == 0.0:
                 break
         return refused or solution
 
@@ -209,19 +201,19 @@ class _DeadlineSolver:
         solution = Solution(first, None, headroom.tried)
         best, late = headroom.best, self.limit.left() == 0.0
         if best is not None and (late or self._is_near(best.cost.total_usd_per_h)):
-            return self._solution(solution, DeadlineOutcome(best, best, 1.0, late))
+            return self._solution(solution, best, late=late)
         search = DeadlineSearch(self.problem, deadline, first, self.limit, self._is_near)
         if headroom.best is not None:
             search.offer(headroom.best, 1.0)
         if search.incumbent is None:
             self._raise_bound(first)
             if math.isinf(self.bound):
-                return _too_slow(self.problem, self.deadline, solution, None, math.inf)
+                return self._too_slow(solution, proven=True)
         settings, proposals = deadline.settings, FleetProposals(self.problem, deadline, self.limits, _planned, self)
         found = search.run(proposals, most=settings.fleet_proposals, improvements=settings.fleet_improvements)
         if found.plan is not None and p99_s == self.deadline.p99_s:
             self.bound = max(self.bound, headroom.prove(found.plan.cost.total_usd_per_h * (1.0 - self.gap)))
-        return self._solution(solution, found)
+        return self._solution(solution, found.plan, late=found.out_of_time)
 
     def propose(self, restriction: Restriction, budget: float) -> Plan | None:
         """As `Proposals` has it."""
@@ -243,44 +235,27 @@ class _DeadlineSolver:
         gap = self.gap if is_large(Network(self.problem)) else 0.0
         return cost * (1.0 - max(gap, VALUE_TOLERANCE)) <= self.bound
 
-    def _solution(self, cheapest: Solution, found: DeadlineOutcome) -> Solution:
+    def _solution(self, cheapest: Solution, plan: Plan | None, *, late: bool) -> Solution:
         """The solution of a search, or why it found none; `cheapest`: the solution without the latency target."""
-        if found.plan is None:
-            if found.out_of_time:
-                raise OutOfTimeError(
-                    "no plan that keeps the p99 latency was found in the time allowed; allow more time"
-                )
-            return _too_slow(self.problem, self.deadline, cheapest, found, self.bound)
-        plan = evaluate(self.problem, found.plan).checked(found.plan)
+        if plan is None:
+            if late:
+                raise OutOfTimeError(LATE)
+            return self._too_slow(cheapest)
+        plan = evaluate(self.problem, plan).checked(plan)
         value, bound = plan.cost.total_usd_per_h, self.bound
         proof = cheapest.certificate if self.deadline.judge is not None else None
         if proof is not None and latency(plan).unqueued_s > self.deadline.p99_s:
             bound = proof.bound  # this plan meets the target by the judge only; the deadline rows would exclude it
-        ended = termination_of(value, bound, gap=self.gap, out_of_time=found.out_of_time)
+        ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
         return Solution(certified(plan, bound, ended), None, cheapest.selections_tried)
+
+    def _too_slow(self, cheapest: Solution, *, proven: bool = False) -> Solution:
+        """The solution without a plan in time; `cheapest`: the one without the latency target."""
+        bound = math.inf if proven else self.bound
+        refused = too_slow(self.problem, self.deadline.p99_s, cheapest.plan, bound, proven=proven)
+        return Solution(None, refused, cheapest.selections_tried)
 
 
 def _planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:
     plan, evaluation = finish(network, outcome)
     return None if evaluation.complaints else plan
-
-
-def _too_slow(
-    problem: Problem, deadline: Deadline, cheapest: Solution, found: DeadlineOutcome | None, bound: float
-) -> Solution:
-    """The solution that no plan meets the p99 target: proven if `found` is None, else a search found none."""
-    fastest_s = deadline.p99_s * found.slowness if found is not None else math.inf
-    asked = f"a p99 latency of {duration_text(deadline.p99_s)}"
-    if problem.workflows:
-        shares = problem.deadline_shares.items()
-        asked = (
-            f"p99 latencies of {' and '.join(f'{duration_text(s * deadline.p99_s)} for {name}' for name, s in shares)}"
-        )
-    if found is not None:
-        reason = f"no plan was found that keeps {asked}"
-    elif problem.workflows:
-        reason = f"no plan keeps {asked} even with zero queueing delay"
-    else:
-        reason = f"no plan answers within {duration_text(deadline.p99_s)} even with zero queueing delay"
-    refused = Infeasibility((reason,), (), None, None, cheapest.plan, fastest_s, bound)
-    return Solution(None, refused, cheapest.selections_tried)

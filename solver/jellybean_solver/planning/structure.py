@@ -10,7 +10,7 @@ from typing import TypeVar
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.model.missing_links import Ends, missing_link_text
 from jellybean_solver.model.problem import Link, Problem
-from jellybean_solver.model.workflow import Edge, Operator
+from jellybean_solver.model.workflow import Operator
 from jellybean_solver.planning.memory_shortage import nearest_worker
 from jellybean_solver.planning.requirements import RequirementKind, drop, requirements
 from jellybean_solver.small.tree_bounds import can_flow
@@ -37,9 +37,9 @@ def structural_reasons(network: Network) -> Iterator[str]:
         links = next(([pair] for pair in missing if _flows(_linked(problem, [pair]))), None)
         links = links or _needed(missing, lambda pairs: _flows(_linked(problem, pairs)))
         hints = (missing_link_text(problem.link_by_tiers, ends) for ends in links)
-        yield "; ".join((_blocked_operator(network) or JOINTLY_BLOCKED, *hints))
+        yield "; ".join((_obstacle_to_data(problem), *hints))
     else:  # no link would help: the reason is that which remains when all are declared
-        yield _blocked_operator(Network(linked)) or _jointly_blocked(linked)
+        yield _obstacle_to_data(linked)
 
 
 def _placement_obstacle(problem: Problem, operator: Operator) -> str:
@@ -59,8 +59,16 @@ def _placement_obstacle(problem: Problem, operator: Operator) -> str:
     return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if has_workers else none
 
 
+def _obstacle_to_data(problem: Problem) -> str:
+    """That data cannot flow to an operator, or to all at once, and the residencies that forbid it, none to spare."""
+    members = [one for one in requirements(problem) if one.kind is RequirementKind.RESIDENCY]
+    conflict = _needed(members, lambda kept: not _flows(drop(problem, *(one for one in members if one not in kept))))
+    blocked = _blocked_operator(Network(problem)) or JOINTLY_BLOCKED
+    return ": ".join(filter(None, (blocked, ", and ".join(member.words for member in conflict))))
+
+
 def _blocked_operator(network: Network) -> str:
-    """The first operator without a tier that all its inputs reach, and why; empty if every operator has one."""
+    """The first operator without a tier that all its inputs reach; empty if every operator has one."""
     problem = network.problem
     tiers: dict[str, list[str]] = {source.name: [source.tier] for source in problem.sources}
     demand = network.demand({})
@@ -71,36 +79,13 @@ def _blocked_operator(network: Network) -> str:
             for tier in able
             if all(any(problem.may_cross(edge, up, tier) for up in tiers[edge.upstream]) for edge in operator.inputs)
         ]
-        if tiers[operator.name]:
-            continue
-        for edge in operator.inputs:
-            if kept := _kept_apart(problem, edge, tiers[edge.upstream], able):
-                return kept
-        origins = "; ".join(f"{edge.upstream} in {_either(tiers[edge.upstream])}" for edge in operator.inputs)
-        return (
-            f"operator {operator.name} can only run in tier {_either(able)}, where its inputs cannot flow "
-            f"({origins}): data goes up the tiers, over declared links"
-        )
+        if not tiers[operator.name]:
+            origins = "; ".join(f"{edge.upstream} in {' or '.join(tiers[edge.upstream])}" for edge in operator.inputs)
+            return (
+                f"operator {operator.name} can only run in tier {' or '.join(able)}, where its inputs cannot flow "
+                f"({origins}), as data goes up the tiers over declared links"
+            )
     return ""
-
-
-def _kept_apart(problem: Problem, edge: Edge, ups: Sequence[str], able: Sequence[str]) -> str:
-    """That the residency of an edge excludes all tiers of its upstream or downstream operator; else empty."""
-    kept = edge.tiers
-    for name, tiers in ((edge.downstream, able), (edge.upstream, ups)):
-        if kept is not None and not set(kept) & set(tiers):
-            operator = problem.operator_by_name.get(name)
-            verb = "can" if operator is None or operator.tiers is None else "may"
-            ends = f"data from {edge.upstream} to {edge.downstream}"
-            return f"{ends} must stay in {_either(kept)}, but {name} {verb} run in {_either(tiers)} only"
-    return ""
-
-
-def _jointly_blocked(problem: Problem) -> str:
-    """That data cannot flow to all operators at once, with the residencies that forbid it, none of them to spare."""
-    members = [one for one in requirements(problem) if one.kind is RequirementKind.RESIDENCY]
-    conflict = _needed(members, lambda kept: not _flows(drop(problem, *(one for one in members if one not in kept))))
-    return ": ".join(filter(None, (JOINTLY_BLOCKED, ", and ".join(member.words for member in conflict))))
 
 
 def _missing(problem: Problem) -> Sequence[Ends]:
@@ -127,7 +112,3 @@ def _needed(items: Sequence[Item], holds: Callable[[Sequence[Item]], bool]) -> l
         if holds(fewer):
             kept = fewer
     return kept
-
-
-def _either(tiers: Sequence[str]) -> str:
-    return " or ".join(tiers)

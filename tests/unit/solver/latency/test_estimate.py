@@ -100,8 +100,8 @@ def test_a_p99_that_nothing_meets() -> None:
     problem = small(0)
     found = solve(problem, explained=False, p99_s=1e-4)
     assert found.plan is None and found.infeasibility is not None
-    assert "no plan answers within 100 µs even with zero queueing delay" in found.infeasibility.reasons[0]
-    assert found.infeasibility.nearest_p99_s is not None and found.infeasibility.nearest_p99_s > 1e-4
+    assert "no plan keeps a p99 latency of 100 µs even with zero queueing delay" in found.infeasibility.reasons[0]
+    assert found.infeasibility.least_usd_per_h == float("inf")
 
 
 def test_a_p99_that_the_cheapest_plan_keeps_changes_nothing() -> None:

@@ -76,7 +76,7 @@ def test_from_a_running_plan_the_more_accurate_form_is_chosen_not_the_cheaper_on
 
 
 def test_from_a_running_plan_the_bound_holds_for_choices_that_were_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(form_search, "most_solved", lambda problem: 1)
+    monkeypatch.setattr(form_search, "MOST_SOLVED", 1)
     decision = replan(reading(), planned(reading(cut=False)), ReplanSettings())
     assert decision.best is None or decision.best.mean_accuracy == pytest.approx(250 / 3)
     assert decision.accuracy_bound is not None

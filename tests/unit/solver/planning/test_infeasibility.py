@@ -424,8 +424,8 @@ EVERYWHERE = ("edge", "hub", "cloud")
 @pytest.mark.parametrize(
     ("kept", "a_tiers", "b_tiers", "said", "link"),
     [
-        (("edge",), ("hub",), EVERYWHERE, "camera to a must stay in edge, but a may run in hub only", None),
-        (("edge",), ("cloud",), EVERYWHERE, "camera to a must stay in edge, but a may run in cloud only", None),
+        (("edge",), ("hub",), EVERYWHERE, "links: a in hub only, and the data camera -> a in edge only", None),
+        (("edge",), ("cloud",), EVERYWHERE, "links: a in cloud only, and the data camera -> a in edge only", None),
         (None, ("cloud",), EVERYWHERE, "operator a can only run in tier cloud", ("edge", "cloud")),
         (None, ("cloud",), ("hub",), "operator b can only run in tier hub", None),  # data would have to go down
         (None, ("edge",), ("cloud",), "operator b can only run in tier cloud", ("edge", "cloud")),
