@@ -73,11 +73,9 @@ def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
             found[*name, "message_bytes", downstream, choice] = size
         for edge in item.inputs:
             found[*name, "inputs", edge.upstream, choice] = _rest(json_values(edge), "upstream", "downstream")
-        for pool, times in item.service.items():
-            found[*name, "service", pool, f"{choice} x {item.batch[pool]}"] = json_values(times)
-        for key in ("memory_bytes", "device_memory_bytes"):
-            for pool, size in getattr(item, key).items():
-                found[*name, key, pool, f"{choice} x {item.batch[pool]}"] = size
+        for key in ("service", "memory_bytes", "device_memory_bytes"):
+            for pool, figure in getattr(item, key).items():
+                found[*name, key, pool, f"{choice} x {item.batch[pool]}"] = json_values(figure)
     for worker in plan.workers:
         keys = (
             "price_usd_per_h",

@@ -273,6 +273,7 @@ def _reached(requirement: Requirement, used: float | None) -> bool:
 
 
 def _plan_dict(plan: Plan) -> dict[str, Any]:
+    shares = [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
     return {
         "cost_usd_per_h": {
             "total": plan.cost.total_usd_per_h,
@@ -281,10 +282,6 @@ def _plan_dict(plan: Plan) -> dict[str, Any]:
         },
         "accuracy": plan.accuracy,
         "selection": dict(plan.selection),
-        **({"selections": json_values(_selections(plan))} if plan.mixes else {}),
+        **({"selections": shares} if plan.mixes else {}),
         "certificate": json_values(plan.certificate),
     }
-
-
-def _selections(plan: Plan) -> list[dict[str, Any]]:
-    return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
