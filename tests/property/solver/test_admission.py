@@ -17,6 +17,7 @@ from tests.support.examples import NIGHTLY, examples
 from tests.support.pairs import Pair, pairs
 
 NEAR = 1e-6
+ROUNDING = 1e-9  # USD/h: two workflows of 0.2 and 0.1 cost 0.30000000000000004, which is within a budget of 0.3
 NAMES = ("a", "b")
 
 
@@ -40,7 +41,7 @@ def _is_best(pair: Pair, worths: tuple[float | None, ...], budget: float | None)
     values = {
         who: cost + sum(losses[name] or 0.0 for name in NAMES if name not in who)
         for who, cost in costs.items()
-        if cost <= (math.inf if budget is None else budget)
+        if cost <= (math.inf if budget is None else budget + ROUNDING)
         and all(losses[name] is not None or name in who for name in NAMES)
     }
     best = min(values.values(), default=math.inf)
