@@ -62,9 +62,11 @@ class Incumbent:
 
     def goal(self) -> float:
         """The lower bound that ends the search: within the gap of the incumbent, or above the budget."""
-        if self.assignment is None:
-            return self.budget
-        return min(self.cost * (1.0 - max(self.gap, 0.5 * VALUE_TOLERANCE)), self.budget)
+        return self.budget if self.assignment is None else min(self.cheaper(1.0), self.budget)
+
+    def cheaper(self, share: float) -> float:
+        """USD per hour: the incumbent's cost less this share of the gap at which the search may end."""
+        return self.cost * (1.0 - share * max(self.gap, 0.5 * VALUE_TOLERANCE))
 
     def is_accurate(self, selection: Selection) -> bool:
         """True if the measured accuracy reaches the target."""

@@ -225,9 +225,12 @@ class TreeSearch:
         return min(self.incumbent.goal(), self.closed, self.guess * (1.0 - VALUE_TOLERANCE))
 
     def _prune_above(self) -> float:
-        """USD per hour: plans that cost as much may be pruned for good; above `_enough`, to allow for rounding."""
-        share = self.settings.pruned_share * max(self.incumbent.gap, VALUE_TOLERANCE)
-        return min(self.incumbent.cost * (1.0 - share), self.guess)
+        """USD per hour: plans that cost as much may be pruned for good.
+
+        Above `_enough` whatever the gap: else what was pruned would keep the tree's bound below it, with nothing left
+        to explore.
+        """
+        return min(self.incumbent.cheaper(self.settings.pruned_share), self.guess)
 
     def _is_closed(self) -> bool:
         """True if the concurrent MILP has proven the incumbent optimal to the gap; takes the plans that it found."""
